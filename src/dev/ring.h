@@ -1,0 +1,89 @@
+// Ring: the one interface of every device kind (packet, xdp, shm, verbs, mlx5, and the tests' virtual wire).
+//
+// Thread rules: every call on one ring is serialised by its shard's lease, except wake_fd() and counters().
+// A ring knows no socket and no protocol state; it moves frames and steers flows. tests/contract checks every kind.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstdint>
+#include <span>
+
+#include "base/bytes.h"
+#include "base/ip_addr.h"
+#include "base/result.h"
+#include "pkt/packet.h"
+
+namespace vma {
+
+struct RingCaps {
+    uint32_t mtu = 1500;            // largest L3 packet
+    uint32_t max_gso_bytes = 0;     // largest L3 packet of a segmentation-offload frame; 0: none
+    uint16_t max_gso_segments = 0;
+    bool tx_checksum = false;       // finishes TxFrame::csum_start/offset
+    bool rx_checksum = false;       // fills PacketMeta::checksum_good
+    bool udp_gso = false;
+    bool hw_timestamp = false;
+    bool copies_on_send = true;     // payload memory is free again when send() returns
+    bool zero_copy_receive = false;
+};
+
+enum class Gso : uint8_t { none, tcp_v4, tcp_v6, udp_l4 };
+
+// One frame to send. `head` holds Ethernet, IP and L4 headers back to back; the payload follows from `payload`. All memory
+// is the caller's and, on rings with copies_on_send, free again when send() returns.
+struct TxFrame {
+    ByteView head;
+    const iovec* payload = nullptr;
+    uint16_t payload_count = 0;
+    uint32_t payload_len = 0;    // sum of the iovecs
+    uint16_t csum_start = 0;     // offset of the L4 header from the frame start; 0: checksum is complete
+    uint16_t csum_offset = 0;    // of the checksum field from csum_start; the field holds the pseudo-header sum
+    uint16_t gso_size = 0;       // payload bytes per segment when gso != none
+    Gso gso = Gso::none;
+    bool cwr = false;            // TCP CWR set: only the first segment carries it
+};
+
+// What a flow matches: local (destination of received frames) address and port, and for a connected flow the remote ones
+// (remote.port 0: any remote). protocol: IPPROTO_TCP or IPPROTO_UDP.
+struct FlowKey {
+    Endpoint local;
+    Endpoint remote;
+    uint8_t protocol = 0;
+    bool connected() const { return remote.port != 0; }
+    auto operator<=>(const FlowKey&) const = default;
+};
+
+struct RingCounters {
+    uint64_t rx_frames = 0, rx_bytes = 0, tx_frames = 0, tx_bytes = 0;
+    uint64_t rx_dropped = 0;   // by the ring: full, cut or malformed
+    uint64_t tx_refused = 0;   // frames the device did not take
+    uint64_t wakeups = 0;
+};
+
+class Ring {
+  public:
+    virtual ~Ring() = default;
+
+    virtual const RingCaps& caps() const = 0;
+    // Fills `out` from the front with frames that have arrived; never blocks; returns how many. The packets are the caller's.
+    virtual unsigned recv(std::span<Packet> out) = 0;
+    // Sends from the front; never blocks; returns how many were taken. When fewer than given, *why tells: EAGAIN (try again
+    // later), EMSGSIZE (frame too large), ENETDOWN, ENOBUFS ...
+    virtual unsigned send(std::span<const TxFrame> frames, int* why) = 0;
+
+    // After steer() returned, every matching frame reaches this ring and none the kernel; after unsteer() returned, the
+    // reverse. EEXIST: the tuple belongs to another ring or process. ENOSPC: table full.
+    virtual Status steer(const FlowKey& key) = 0;
+    virtual void unsteer(const FlowKey& key) = 0;
+
+    // Sleep protocol: arm(), and if it returns true (nothing pending) wait until wake_fd() polls readable, then disarm().
+    // arm() false: frames are there already, do not sleep. While disarmed the fd's readiness means nothing.
+    virtual int wake_fd() const = 0;
+    virtual bool arm() = 0;
+    virtual void disarm() = 0;
+
+    virtual RingCounters counters() const = 0;
+};
+
+}  // namespace vma
