@@ -1,0 +1,375 @@
+"""Network namespaces for tests and benchmarks: made by the run that uses them, gone when it ends, however it ends.
+
+    with Net("ab") as net:                      # two namespaces, one veth pair, 10.x.y.1 and 10.x.y.2
+        server = net["b"].start(["sockperf", "sr", "-i", net["b"].ip], cpu=1, env=preload_env())
+        net["b"].wait_bound("udp", 11111)
+        done = net["a"].run(["sockperf", "pp", "-i", net["b"].ip], cpu=0)
+
+Names carry the pid and a counter (vt<pid>n<seq><letter>), the addresses are only seen inside, so runs go side by side.
+Needs root (CAP_SYS_ADMIN, CAP_NET_ADMIN). Clean-up: on leaving the block, on SIGTERM, SIGINT and SIGHUP (turned into
+SystemExit), and by a watchdog process when this one is SIGKILLed. It ends every process inside the namespaces, daemons
+included, then deletes them. All waits are bounded; times are seconds.
+"""
+
+import contextlib
+import ctypes
+import itertools
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+CLONE_NEWNET = 0x40000000
+ETC = "/etc/netns"
+REPO = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_libc = ctypes.CDLL(None, use_errno=True)
+_sequence = itertools.count()
+
+
+def library():
+    """Path of the libvma.so under test: VMA_TEST_LIB, else the release build's. FileNotFoundError when it is not there:
+    ld.so would only warn and run the program on the kernel."""
+    path = os.environ.get("VMA_TEST_LIB") or os.path.join(REPO, "build/release/lib/libvma.so")
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"{path}: no library to preload (./dev build release, or set VMA_TEST_LIB)")
+    return os.path.abspath(path)
+
+
+def preload_env(lib=None, **variables):
+    """Environment of a preloaded program: LD_PRELOAD and the VMA_* variables given."""
+    return {"LD_PRELOAD": lib or library(), **{k: str(v) for k, v in variables.items()}}
+
+
+def no_capabilities():
+    """Command prefix that runs a program as root without any capability."""
+    return ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all"]
+
+
+def _ip(*args, check=True):
+    done = subprocess.run(["ip", *args], capture_output=True, text=True)
+    if check and done.returncode != 0:
+        raise RuntimeError(f"ip {' '.join(args)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def eventually(condition, timeout=5.0, step=0.01):
+    """Polls condition() until it is true; its value, or its last false one when the time is over."""
+    end = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value or time.monotonic() >= end:
+            return value
+        time.sleep(step)
+
+
+def _delete_namespace(name):
+    if not os.path.exists(f"/run/netns/{name}"):
+        shutil.rmtree(os.path.join(ETC, name), ignore_errors=True)
+        return
+
+    def emptied():
+        pids = [int(p) for p in _ip("netns", "pids", name, check=False).split()]
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not pids
+
+    eventually(emptied, timeout=5)
+    _ip("netns", "del", name, check=False)
+    shutil.rmtree(os.path.join(ETC, name), ignore_errors=True)
+    with contextlib.suppress(OSError):
+        os.rmdir(ETC)  # ours only if it is empty
+
+
+class Process:
+    """A program running in a namespace. Output (stdout and stderr in one) is collected by a thread."""
+
+    def __init__(self, argv, cwd=None, stdin=subprocess.DEVNULL):
+        environ = {k: v for k, v in os.environ.items()
+                   if k != "LD_PRELOAD" and (not k.startswith("VMA_") or k.startswith("VMA_TEST_"))}
+        self.argv = argv
+        self._text = []
+        self._news = threading.Condition()
+        self._eof = False
+        self._popen = subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environ,
+                                       cwd=cwd, start_new_session=True)
+        self.pid = self._popen.pid  # ip, taskset and env exec in place: this is the program
+        self.stdin = self._popen.stdin
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        while True:
+            piece = os.read(self._popen.stdout.fileno(), 65536)
+            with self._news:
+                if piece:
+                    self._text.append(piece.decode("utf-8", "replace"))
+                else:
+                    self._eof = True
+                self._news.notify_all()
+            if not piece:
+                return
+
+    @property
+    def out(self):
+        with self._news:
+            return "".join(self._text)
+
+    def expect(self, pattern, timeout=10.0):
+        """Waits for output that matches; the match. AssertionError when it ends or time passes without."""
+        end = time.monotonic() + timeout
+        with self._news:
+            while True:
+                match = re.search(pattern, "".join(self._text))
+                if match:
+                    return match
+                left = end - time.monotonic()
+                if self._eof or left <= 0:
+                    raise AssertionError(f"{self.argv}: no {pattern!r} in:\n{''.join(self._text)}")
+                self._news.wait(left)
+
+    def running(self):
+        return self._popen.poll() is None
+
+    def send_signal(self, number):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def wait(self, timeout=30.0):
+        """Exit status (negative: signal). On timeout the process group is killed and AssertionError raised."""
+        try:
+            status = self._popen.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"{' '.join(self.argv)}: still running after {timeout} s\n{self.out}") from None
+        self._reader.join(1.0)  # a daemon child may keep the pipe open
+        return status
+
+    def stop(self, number=signal.SIGINT, timeout=5.0):
+        """Asks it to end and waits; exit status."""
+        self.send_signal(number)
+        return self.wait(timeout)
+
+    def kill(self):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._popen.wait(5)
+        self._reader.join(1.0)
+
+    def cpu_seconds(self):
+        """User and system time used so far, all threads."""
+        with open(f"/proc/{self.pid}/stat") as f:
+            fields = f.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Done:
+    """A finished program: rc, out, seconds."""
+
+    def __init__(self, rc, out, seconds):
+        self.rc, self.out, self.seconds = rc, out, seconds
+
+    def __repr__(self):
+        return f"rc={self.rc}\n{self.out}"
+
+
+class Namespace:
+    """One namespace. ip and dev are those of its first link; addresses maps a neighbour's letter to our address there."""
+
+    def __init__(self, name, letter):
+        self.name, self.letter = name, letter
+        self.ip = self.dev = None
+        self.addresses = {}
+        self._processes = []
+
+    def command(self, argv, cpu=None, env=None, prefix=()):
+        line = ["ip", "netns", "exec", self.name]
+        if cpu is not None:
+            line += ["taskset", "-c", str(cpu)]
+        line += list(prefix)
+        if env:
+            line += ["env", *[f"{k}={v}" for k, v in env.items()]]
+        return line + [str(a) for a in argv]
+
+    def start(self, argv, cpu=None, env=None, prefix=(), cwd=None, stdin=subprocess.DEVNULL):
+        """Starts a program; it is killed with the namespace at the latest."""
+        process = Process(self.command(argv, cpu, env, prefix), cwd=cwd, stdin=stdin)
+        self._processes.append(process)
+        return process
+
+    def run(self, argv, cpu=None, env=None, prefix=(), timeout=60.0, cwd=None):
+        """Runs a program to its end."""
+        begin = time.monotonic()
+        process = self.start(argv, cpu, env, prefix, cwd)
+        rc = process.wait(timeout)
+        self._processes.remove(process)
+        return Done(rc, process.out, time.monotonic() - begin)
+
+    def call(self, function):
+        """function() in a thread that is in this namespace: its result. Sockets it makes stay in the namespace."""
+        box = {}
+
+        def inside():
+            fd = os.open(f"/run/netns/{self.name}", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                if _libc.setns(fd, CLONE_NEWNET) != 0:
+                    raise OSError(ctypes.get_errno(), "setns")
+                box["value"] = function()
+            except BaseException as error:  # handed to the caller below
+                box["error"] = error
+            finally:
+                os.close(fd)
+
+        thread = threading.Thread(target=inside)
+        thread.start()
+        thread.join()
+        if "error" in box:
+            raise box["error"]
+        return box["value"]
+
+    def socket(self, *args, **kwargs):
+        """A kernel socket of the test process itself, in this namespace."""
+        import socket
+        return self.call(lambda: socket.socket(*args, **kwargs))
+
+    def read(self, path):
+        """Text of a /proc/net or /proc/sys/net file as this namespace has it (use /proc/thread-self/net/...)."""
+        def reader():
+            with open(path) as f:
+                return f.read()
+        return self.call(reader)
+
+    def sysctl(self, key, value):
+        def writer():
+            with open("/proc/sys/" + key.replace(".", "/"), "w") as f:
+                f.write(str(value))
+        self.call(writer)
+
+    def counters(self, protocol):
+        """The kernel's counters of /proc/net/snmp for "Udp", "Tcp", "Ip" or "Icmp" in this namespace, as a dict."""
+        lines = [line.split() for line in self.read("/proc/thread-self/net/snmp").splitlines()
+                 if line.startswith(protocol + ":")]
+        return dict(zip(lines[0][1:], map(int, lines[1][1:])))
+
+    def bound(self, protocol, port):
+        """Is a kernel socket bound to the port (TCP: listening)? A twin counts, it is a kernel socket."""
+        for line in self.read(f"/proc/thread-self/net/{protocol}").splitlines()[1:]:
+            fields = line.split()
+            if int(fields[1].split(":")[1], 16) == port and (protocol == "udp" or fields[3] == "0A"):
+                return True
+        return False
+
+    def wait_bound(self, protocol, port, timeout=10.0, process=None):
+        """Waits until the port is bound; AssertionError when the time is over or the process has ended."""
+        ended = lambda: process is not None and not process.running()
+        if not eventually(lambda: self.bound(protocol, port) or ended(), timeout) or ended():
+            text = process.out if process else ""
+            raise AssertionError(f"{self.name}: {protocol} port {port} is not bound after {timeout} s\n{text}")
+
+    def pids(self):
+        return [int(p) for p in _ip("netns", "pids", self.name).split()]
+
+    def etc(self, filename, text):
+        """Gives programs in here their own /etc/<filename> (resolv.conf, hosts): ip netns exec bind-mounts it."""
+        folder = os.path.join(ETC, self.name)
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, filename), "w") as f:
+            f.write(text)
+
+    def end_processes(self):
+        for process in self._processes:
+            if process.running():
+                process.kill()
+        self._processes = []
+
+
+class Net:
+    """Namespaces named by letters and joined in a row by veth pairs: "ab" is one pair, "abc" is a-b and b-c.
+
+    mtu: of every veth. offloads: ethtool -K switches, e.g. {"tx": "off"}. congestion: net.ipv4.tcp_congestion_control
+    of the namespaces (None leaves the machine's). ipv6: off unless asked, so that no router solicitation is counted.
+    """
+
+    def __init__(self, letters="ab", mtu=None, offloads=None, congestion=None, ipv6=False):
+        self._run = f"vt{os.getpid()}n{next(_sequence)}"
+        self._spaces = {l: Namespace(self._run + l, l) for l in letters}
+        self._mtu, self._offloads, self._congestion, self._ipv6 = mtu, offloads, congestion, ipv6
+        self._watchdog = None
+        self._old_signals = {}
+
+    def __getitem__(self, letter):
+        return self._spaces[letter]
+
+    def __enter__(self):
+        if os.geteuid() != 0:
+            raise PermissionError("network namespaces need root")
+        names = [s.name for s in self._spaces.values()]
+        self._watchdog = subprocess.Popen([sys.executable, os.path.abspath(__file__), "--watchdog", *names],
+                                          stdin=subprocess.PIPE, start_new_session=True)
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                self._old_signals[number] = signal.signal(number, lambda n, _: sys.exit(128 + n))
+        try:
+            self._build()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def _build(self):
+        for space in self._spaces.values():
+            _ip("netns", "add", space.name)
+            if not self._ipv6:
+                with contextlib.suppress(FileNotFoundError):  # kernel without IPv6
+                    space.sysctl("net.ipv6.conf.all.disable_ipv6", 1)
+                    space.sysctl("net.ipv6.conf.default.disable_ipv6", 1)
+            if self._congestion:
+                space.sysctl("net.ipv4.tcp_congestion_control", self._congestion)
+            _ip("-n", space.name, "link", "set", "lo", "up")
+        letters = list(self._spaces)
+        for index, (left, right) in enumerate(zip(letters, letters[1:])):
+            self._join(self[left], self[right], f"10.{100 + os.getpid() % 100}.{index}")
+
+    def _join(self, left, right, subnet):
+        _ip("link", "add", f"v{right.letter}", "netns", left.name, "type", "veth",
+            "peer", "name", f"v{left.letter}", "netns", right.name)
+        for space, other, host in ((left, right, 1), (right, left, 2)):
+            dev, address = f"v{other.letter}", f"{subnet}.{host}"
+            if self._mtu:
+                _ip("-n", space.name, "link", "set", dev, "mtu", str(self._mtu))
+            _ip("-n", space.name, "addr", "add", f"{address}/24", "dev", dev)
+            _ip("-n", space.name, "link", "set", dev, "up")
+            for switch, state in (self._offloads or {}).items():
+                done = space.run(["ethtool", "-K", dev, switch, state])
+                if done.rc != 0:
+                    raise RuntimeError(f"ethtool -K {dev} {switch} {state}: {done.out}")
+            space.addresses[other.letter] = address
+            if space.ip is None:
+                space.ip, space.dev = address, dev
+
+    def __exit__(self, *_):
+        for space in self._spaces.values():
+            space.end_processes()
+            _delete_namespace(space.name)
+        if self._watchdog:
+            self._watchdog.stdin.write(b"done\n")
+            self._watchdog.stdin.close()
+            self._watchdog.wait(10)
+        for number, old in self._old_signals.items():
+            signal.signal(number, old)
+        return False
+
+
+def _watch(names):
+    """Watchdog: standard input ends without "done" when the parent died; then its namespaces are removed here."""
+    if b"done" not in sys.stdin.buffer.read():
+        for name in names:
+            _delete_namespace(name)
+
+
+if __name__ == "__main__" and sys.argv[1:2] == ["--watchdog"]:
+    _watch(sys.argv[2:])
