@@ -10,7 +10,7 @@ void socket_created(int, int, int, int) {}
 void epoll_created(int, int) {}
 void fd_reused(int) {}
 void dup(int, int) {}
-void dup_over(int) {}
+void implicit_close(int) {}
 Outcome close(int) { return Outcome::kernel(); }
 Outcome shutdown(int, int) { return Outcome::kernel(); }
 Outcome bind(int, const sockaddr*, socklen_t) { return Outcome::kernel(); }

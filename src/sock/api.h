@@ -83,10 +83,12 @@ void fd_reused(int fd);
 // libc dup of oldfd into newfd has succeeded (dup, dup2, dup3, F_DUPFD*). newfd's former object is
 // gone.
 void dup(int oldfd, int newfd);
-// Before libc's dup2/dup3 closes newfd implicitly (newfd != oldfd, maybe_ours(newfd)).
-void dup_over(int newfd);
-Outcome close(
-    int fd);  // kernel: the hook closes it in libc (the usual answer, after our state is settled)
+// Before libc closes `fd` by itself (dup2 and dup3 onto it, fclose, freopen): as close(), but the descriptor stays open
+// for libc to close. maybe_ours(fd) holds.
+void implicit_close(int fd);
+// kernel: the hook closes it in libc (the usual answer, after our state is settled). close_range and closefrom call it for
+// each of their descriptors that may be ours.
+Outcome close(int fd);
 Outcome shutdown(int fd, int how);
 
 // ---- Addresses and options.
