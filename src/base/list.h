@@ -41,6 +41,15 @@ class List {
         ListHook* n = (item.*Hook).next;
         return n == &head_ ? nullptr : owner(n);
     }
+    // The item before `item`, or null at the front.
+    T* prev(T& item) {
+        ListHook* p = (item.*Hook).prev;
+        return p == &head_ ? nullptr : owner(p);
+    }
+    void insert_after(T& place, T& item) {
+        ListHook* p = &(place.*Hook);
+        link(p, &(item.*Hook), p->next);
+    }
     void splice_back(List& other) {
         if (other.empty()) return;
         other.head_.next->prev = head_.prev;
