@@ -27,14 +27,15 @@ class PacketLender {
 };
 
 struct PacketMeta {
-    uint32_t ifindex = 0;      // interface the frame arrived on; 0 unknown
-    uint32_t flow_tag = 0;     // ring's flow tag; 0 none
-    uint16_t gso_size = 0;     // > 0: super-frame, payload bytes per segment
-    uint16_t vlan_tci = 0;     // valid if has_vlan
+    uint32_t ifindex = 0;   // interface the frame arrived on; 0 unknown
+    uint32_t flow_tag = 0;  // ring's flow tag; 0 none
+    uint16_t gso_size = 0;  // > 0: super-frame, payload bytes per segment
+    uint16_t vlan_tci = 0;  // valid if has_vlan
     bool has_vlan = false;
-    bool checksum_good = false;  // L4 checksum verified or vouched for (also: "unfinished but trusted" of virtual links)
-    bool to_us = true;         // unicast to our MAC; false: multicast or broadcast
-    int64_t hw_time_ns = 0;    // raw hardware or driver stamp; 0 none
+    bool checksum_good =
+        false;  // L4 checksum verified or vouched for (also: "unfinished but trusted" of virtual links)
+    bool to_us = true;       // unicast to our MAC; false: multicast or broadcast
+    int64_t hw_time_ns = 0;  // raw hardware or driver stamp; 0 none
 };
 
 struct PacketBuf {
@@ -46,7 +47,11 @@ struct PacketBuf {
     PacketPool* pool = nullptr;      // owner of this record
     PacketLender* lender = nullptr;  // not null: `data` is lent
     uint64_t lender_cookie = 0;
-    // For the layer that holds the packet (parsed addresses, offsets ...); meaning changes with the holder.
+    uint32_t pool_room =
+        0;  // the pool's own: bytes of room behind this record, whatever the holder did to data and room
+    uint8_t pool_class = 0;  // the pool's own
+    // For the layer that holds the packet (parsed addresses, offsets ...); meaning changes with the holder,
+    // so its contents are undefined when a packet is taken from the pool.
     alignas(8) uint8_t scratch[112] = {};
 
     ByteView view() const { return {data, len}; }
