@@ -1,0 +1,172 @@
+#include "base/deferred_signal.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <ucontext.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/sys.h"
+
+namespace vma {
+
+__thread ThreadState thread_state __attribute__((tls_model("initial-exec"))) = {};
+
+namespace {
+
+constexpr uint64_t bit(int signal) { return uint64_t{1} << (signal - 1); }
+
+// What must get through while a noted signal waits: faults (the kernel kills when they are blocked) and the two signals
+// that glibc keeps for pthread_cancel and for setuid in all threads.
+constexpr uint64_t kNeverBlocked = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGILL) | bit(SIGFPE) |
+                                   bit(SIGTRAP) | bit(SIGSYS) | bit(SIGABRT) | bit(32) | bit(33);
+
+// The kernel's 64-bit mask is the first word of libc's sigset_t and of uc_sigmask.
+uint64_t load_mask(const sigset_t* set) {
+    uint64_t m;
+    std::memcpy(&m, set, sizeof(m));
+    return m;
+}
+void store_mask(sigset_t* set, uint64_t m) { std::memcpy(set, &m, sizeof(m)); }
+
+void set_mask(uint64_t mask) {
+    sys::raw(SYS_rt_sigprocmask, SIG_SETMASK, sys::ptr(&mask), 0, sizeof(mask));
+}
+
+// No object with a destructor may live in this frame: with asynchronous cancellation on, the unwinder can start at any
+// instruction here, and a frame without unwind actions is the one kind that it passes from anywhere.
+__attribute__((noinline)) long cancellable_ppoll(pollfd* fds, unsigned long n, timespec* timeout,
+                                                 const uint64_t* mask) {
+    int old_type;
+    pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &old_type);
+    const long result =
+        sys::raw(SYS_ppoll, sys::ptr(fds), long(n), sys::ptr(timeout), sys::ptr(mask), 8);
+    pthread_setcanceltype(old_type, nullptr);
+    return result;
+}
+
+}  // namespace
+
+bool is_synchronous(int signal) { return (kNeverBlocked & bit(signal)) != 0; }
+
+// Only a handler of a synchronous signal can have left the library by longjmp. It did when the caller runs on another stack
+// than the handler's alternate one, or, without that, when the wrapper's frame is gone: the caller's is older, or the word
+// that the wrapper left in its own was overwritten.
+bool inside_library_slow() {
+    ThreadState& t = thread_state;
+    if (t.immediate == 0) return true;
+    const auto here = uintptr_t(__builtin_frame_address(0));
+    const bool handler_active = t.alt_begin != t.alt_end
+                                    ? here >= t.alt_begin && here < t.alt_end
+                                    : here < uintptr_t(t.canary) && *t.canary == t.canary_value;
+    if (handler_active) return true;
+    t.depth = 0;
+    t.immediate = 0;
+    t.wait_timeout = nullptr;
+    t.alt_begin = t.alt_end = 0;
+    if (t.pending) run_deferred_signal();
+    return false;
+}
+
+void call_handler(int signal, siginfo_t* info, void* context, const ProgramAction& action) {
+    if (action.flags & SA_SIGINFO)
+        reinterpret_cast<void (*)(int, siginfo_t*, void*)>(action.handler)(signal, info, context);
+    else
+        reinterpret_cast<void (*)(int)>(action.handler)(signal);
+}
+
+void defer_signal(int signal, const siginfo_t* info, void* context, const ProgramAction& action) {
+    ThreadState& t = thread_state;
+    sigset_t& interrupted = static_cast<ucontext_t*>(context)->uc_sigmask;
+    if (t.pending != 0) {
+        // The kernel had stacked two frames before either ran. This context is the older one: its mask is the true one.
+        sys::raw(SYS_rt_tgsigqueueinfo, sys::getpid(), sys::gettid(), signal, sys::ptr(info));
+        t.action.flags &= action.flags | ~SA_RESTART;
+    } else {
+        t.action = action;
+        std::memcpy(t.info, info, kSigInfoBytes);
+        __atomic_signal_fence(__ATOMIC_SEQ_CST);
+        t.pending = uint8_t(signal);
+    }
+    t.mask_before = load_mask(&interrupted);
+    store_mask(&interrupted, t.mask_before | ~kNeverBlocked);
+    if (t.wait_timeout) {
+        *t.wait_timeout = {};
+        if (t.wait_mask) *t.wait_mask = ~kNeverBlocked;
+    }
+}
+
+// The handler gets a context of this very place (getcontext), not of the instruction inside the library where the signal
+// hit: a profiler sees the hook. Changes of its uc_sigmask take effect, as they do on return from a real signal frame.
+void run_deferred_signal() {
+    ThreadState& t = thread_state;
+    const int signal = t.pending;
+    const ProgramAction action = t.action;
+    const uint64_t before = t.mask_before;
+    siginfo_t info;
+    std::memset(&info, 0, sizeof(info));
+    std::memcpy(&info, t.info, kSigInfoBytes);
+    t.pending = 0;
+    const int saved_errno = errno;
+    ucontext_t context;
+    volatile bool ran = false;
+    getcontext(&context);  // returns a second time if the handler resumes it
+    if (!ran) {
+        ran = true;
+        store_mask(&context.uc_sigmask, before);
+        const uint64_t self = action.flags & SA_NODEFER ? 0 : bit(signal);
+        set_mask(before | ((action.mask | self) & ~(bit(32) | bit(33))));
+        call_handler(signal, &info, &context, action);
+        set_mask(load_mask(&context.uc_sigmask));
+    }
+    errno = saved_errno;
+}
+
+void run_immediately(int signal, siginfo_t* info, void* context, const ProgramAction& action) {
+    ThreadState& t = thread_state;
+    if (t.depth == 0) return call_handler(signal, info, context, action);
+    static uint64_t serial = 0x9e3779b97f4a7c15;
+    volatile uint64_t canary = __atomic_add_fetch(&serial, 0x9e3779b97f4a7c16, __ATOMIC_RELAXED);
+    const uint64_t* const outer_canary = t.canary;
+    const uint64_t outer_value = t.canary_value;
+    const uintptr_t outer_begin = t.alt_begin, outer_end = t.alt_end;
+    stack_t alternate{};
+    sys::raw(SYS_sigaltstack, 0, sys::ptr(&alternate));
+    t.alt_begin = t.alt_end = 0;
+    if (alternate.ss_flags & SS_ONSTACK) {
+        t.alt_begin = uintptr_t(alternate.ss_sp);
+        t.alt_end = t.alt_begin + alternate.ss_size;
+    }
+    t.canary = const_cast<const uint64_t*>(&canary);
+    t.canary_value = canary;
+    t.immediate++;
+    call_handler(signal, info, context, action);
+    if (t.immediate) t.immediate--;
+    t.canary = outer_canary;
+    t.canary_value = outer_value;
+    t.alt_begin = outer_begin;
+    t.alt_end = outer_end;
+    canary = 0;
+}
+
+int interruptible_ppoll(pollfd* fds, unsigned long n, const timespec* timeout,
+                        const sigset_t* mask) {
+    ThreadState& t = thread_state;
+    timespec limit = timeout ? *timeout : timespec{INT32_MAX, 0};
+    uint64_t wait_mask = mask ? load_mask(mask) : 0;
+    // A handler that runs before the system call has read these makes it return at once; one that runs later interrupts it.
+    t.wait_mask = mask ? &wait_mask : nullptr;
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    t.wait_timeout = &limit;
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    long result = -EINTR;
+    while (t.pending == 0) {
+        result = cancellable_ppoll(fds, n, &limit, mask ? &wait_mask : nullptr);
+        if (result != 0 || timeout != nullptr) break;
+    }
+    t.wait_timeout = nullptr;
+    return t.pending && result <= 0 ? -EINTR : int(result);
+}
+
+}  // namespace vma
