@@ -39,6 +39,15 @@ def library():
     return os.path.abspath(path)
 
 
+def binary(name):
+    """Path of a built program: beside the library under test, else in the release build."""
+    for folder in (os.path.join(os.path.dirname(library()), "../bin"), os.path.join(REPO, "build/release/bin")):
+        path = os.path.normpath(os.path.join(folder, name))
+        if os.path.exists(path):
+            return path
+    raise FileNotFoundError(f"{name} is not built (./dev build release)")
+
+
 def preload_env(lib=None, **variables):
     """Environment of a preloaded program: LD_PRELOAD and the VMA_* variables given."""
     return {"LD_PRELOAD": lib or library(), **{k: str(v) for k, v in variables.items()}}
@@ -265,7 +274,9 @@ class Namespace:
 
     def wait_bound(self, protocol, port, timeout=10.0, process=None):
         """Waits until the port is bound; AssertionError when the time is over or the process has ended."""
-        ended = lambda: process is not None and not process.running()
+        def ended():
+            return process is not None and not process.running()
+
         if not eventually(lambda: self.bound(protocol, port) or ended(), timeout) or ended():
             text = process.out if process else ""
             raise AssertionError(f"{self.name}: {protocol} port {port} is not bound after {timeout} s\n{text}")
@@ -290,14 +301,15 @@ class Namespace:
 class Net:
     """Namespaces named by letters and joined in a row by veth pairs: "ab" is one pair, "abc" is a-b and b-c.
 
-    mtu: of every veth. offloads: ethtool -K switches, e.g. {"tx": "off"}. congestion: net.ipv4.tcp_congestion_control
-    of the namespaces (None leaves the machine's). ipv6: off unless asked, so that no router solicitation is counted.
+    mtu: of every veth. offloads: ethtool -K switches, e.g. {"tx": "off"}. congestion: wished
+    net.ipv4.tcp_congestion_control of the namespaces; the attribute of that name is what they have. ipv6: off unless asked, so that no router solicitation is counted.
     """
 
     def __init__(self, letters="ab", mtu=None, offloads=None, congestion=None, ipv6=False):
         self._run = f"vt{os.getpid()}n{next(_sequence)}"
         self._spaces = {l: Namespace(self._run + l, l) for l in letters}
         self._mtu, self._offloads, self._congestion, self._ipv6 = mtu, offloads, congestion, ipv6
+        self.congestion = None
         self._watchdog = None
         self._old_signals = {}
 
@@ -327,12 +339,19 @@ class Net:
                 with contextlib.suppress(FileNotFoundError):  # kernel without IPv6
                     space.sysctl("net.ipv6.conf.all.disable_ipv6", 1)
                     space.sysctl("net.ipv6.conf.default.disable_ipv6", 1)
-            if self._congestion:
-                space.sysctl("net.ipv4.tcp_congestion_control", self._congestion)
+            self._set_congestion(space)
             _ip("-n", space.name, "link", "set", "lo", "up")
         letters = list(self._spaces)
         for index, (left, right) in enumerate(zip(letters, letters[1:])):
             self._join(self[left], self[right], f"10.{100 + os.getpid() % 100}.{index}")
+
+    def _set_congestion(self, space):
+        """A namespace may only choose among the machine's net.ipv4.tcp_allowed_congestion_control (EPERM else); that list
+        is the machine's, so it is left alone and self.congestion tells what is in force."""
+        if self._congestion:
+            with contextlib.suppress(PermissionError, FileNotFoundError):
+                space.sysctl("net.ipv4.tcp_congestion_control", self._congestion)
+        self.congestion = space.read("/proc/sys/net/ipv4/tcp_congestion_control").strip()
 
     def _join(self, left, right, subnet):
         _ip("link", "add", f"v{right.letter}", "netns", left.name, "type", "veth",

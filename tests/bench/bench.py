@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""Side-by-side benchmark: kernel and ours in turn, repeat by repeat, over a veth pair made for the run.
+
+Client on core 0, server on core 1. A ratio is taken inside one repeat; the median of the ratios comes first, then
+min/median/max of both sides. The way of a cache line between the two cores is printed beside each row because it moves
+every other figure on a shared machine.
+
+    bench.py [row or id ...] [--repeats N] [--seconds S] [--json FILE] [--list]
+"""
+
+import argparse
+import json
+import platform
+import re
+import statistics
+import subprocess
+import sys
+
+from rows import ROWS
+from netns import Net, binary, library, preload_env
+
+NOISE = 0.05  # a target tolerates this much
+
+
+def spread(values):
+    return f"{min(values):.4g}/{statistics.median(values):.4g}/{max(values):.4g}"
+
+
+def cache_line_ns():
+    """One-way time of a cache line between the cores, ns."""
+    out = subprocess.run([binary("cache_line"), "0", "1"], capture_output=True, text=True, timeout=30).stdout
+    match = re.search(r"ns=([0-9.]+)", out)
+    return float(match.group(1)) if match else None
+
+
+def measure(row, net, repeats, seconds):
+    ours_env = preload_env()
+    client = ours_env if row.sides in ("both", "client") else None
+    server = ours_env if row.sides in ("both", "server") else None
+    kernel_measure = row.kernel_measure or row.measure
+    record = {"id": row.id, "row": row.name, "what": row.what, "unit": row.unit, "better": row.better,
+              "target": row.target, "absolute": row.absolute, "sides": row.sides, "kernel": [], "ours": [],
+              "ratios": [], "accelerated": None, "errors": [], "cache_line_ns": cache_line_ns()}
+    for _ in range(repeats):
+        try:
+            kernel = kernel_measure(net, None, None, seconds)
+            ours = row.measure(net, client, server, seconds)
+        except AssertionError as error:
+            record["errors"].append(str(error))
+            for space in (net["a"], net["b"]):
+                space.end_processes()
+            continue
+        record["kernel"].append(kernel.value)
+        record["ours"].append(ours.value)
+        if kernel.value > 0:
+            record["ratios"].append(ours.value / kernel.value)
+        if ours.accelerated is not None:
+            record["accelerated"] = ours.accelerated and record["accelerated"] is not False
+    record["ratio"] = statistics.median(record["ratios"]) if record["ratios"] else None
+    record["met"] = verdict(row, record)
+    return record
+
+
+def verdict(row, record):
+    """True, False, or None when the row has no target or no figure."""
+    if row.target is None or not record["ours"]:
+        return None
+    value = statistics.median(record["ours"]) if row.absolute else record["ratio"]
+    if value is None:
+        return None
+    return value <= row.target * (1 + NOISE) if row.better == "less" else value >= row.target * (1 - NOISE)
+
+
+def show(record):
+    if not record["ours"]:
+        print(f"{record['row']:14} no figure: {record['errors'][0].splitlines()[0] if record['errors'] else ''}")
+        return
+    ratio = f"{record['ratio']:.3f}" if record["ratio"] is not None else "-"
+    bound = "-" if record["target"] is None else ("<= " if record["better"] == "less" else ">= ") + \
+        f"{record['target']:.3g}" + ("" if record["absolute"] else " K")
+    met = {True: "met", False: "MISSED", None: "-"}[record["met"]]
+    path = {True: "accelerated", False: "on the kernel", None: ""}[record["accelerated"]]
+    line = f"{record['cache_line_ns']:.0f} ns" if record["cache_line_ns"] is not None else "-"
+    print(f"{record['row']:14} {ratio:>7}  {bound:>10} {met:6}  kernel {spread(record['kernel']):24} "
+          f"ours {spread(record['ours']):24} {record['unit']:7} n={len(record['ours'])} line {line:7} {path}"
+          f"{' errors: ' + str(len(record['errors'])) if record['errors'] else ''}", flush=True)
+
+
+def chosen(names):
+    rows = [r for r in ROWS if not names or any(r.name == n or r.name.startswith(n + ".") for n in names)]
+    for name in names:
+        if not any(r.name == name or r.name.startswith(name + ".") for r in ROWS):
+            raise SystemExit(f"no row {name}; there are: {' '.join(r.name for r in ROWS)}")
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="./dev bench")
+    parser.add_argument("names", nargs="*", help="row names or ids; none: all")
+    parser.add_argument("--repeats", type=int, help="instead of each row's own")
+    parser.add_argument("--seconds", type=int, default=1, help="of each measurement")
+    parser.add_argument("--json", help="write the records there")
+    parser.add_argument("--list", action="store_true", help="show the rows and end")
+    parser.add_argument("--congestion", default="cubic",
+                        help="wished for the TCP rows; the machine may refuse it to namespaces")
+    options = parser.parse_args()
+    rows = chosen(options.names)
+    if options.list:
+        for row in rows:
+            print(f"{row.name:14} {row.unit:7} {row.what}")
+        return 0
+    records = []
+    with Net("ab", congestion=options.congestion) as net:
+        print(f"{library()}; kernel {platform.release()}; congestion control {net.congestion}; ratio is ours/kernel, "
+              f"spreads are min/median/max")
+        for row in rows:
+            record = measure(row, net, options.repeats or row.repeats, options.seconds)
+            records.append(record)
+            show(record)
+    if options.json:
+        with open(options.json, "w") as f:
+            json.dump({"kernel": platform.release(), "congestion": net.congestion, "library": library(),
+                       "rows": records}, f, indent=1)
+    return 1 if any(not r["ours"] for r in records) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
