@@ -128,6 +128,16 @@ void OwnFd::reset() {
 
 bool is_own_fd(int fd) { return slot_of(fd) >= 0; }
 
+int own_fd_at_or_above(int fd) {
+    const int end = g_slots_end.load(std::memory_order_acquire);
+    int lowest = -1;
+    for (int i = 0; i < end; ++i) {
+        const int own = g_slots[i].fd.load(std::memory_order_acquire);
+        if (own >= 0 && own >= fd && (lowest < 0 || own < lowest)) lowest = own;
+    }
+    return lowest;
+}
+
 bool own_fd_relocate(int fd) {
     if (slot_of(fd) < 0) return false;
     BusyGuard busy;

@@ -34,6 +34,8 @@ class OwnFd {
 
 // True when `fd` is one of ours; lock free, no system call: called by every close/dup2 hook.
 bool is_own_fd(int fd);
+// The lowest of ours at or above `fd`, or -1: close_range and closefrom go around it. Lock free.
+int own_fd_at_or_above(int fd);
 // Moves our fd away from this number so that the program can have it; false if it is not ours or could not move. The
 // caller excludes users of the descriptor that have read fd() but not yet made their call. An epoll registration of ours
 // stays under the old number: re-register it.
