@@ -43,6 +43,7 @@ struct Interface {
     uint32_t mtu = 0;                     // bytes, without the link header
     uint32_t flags = 0;                   // IFF_* of netdevice(7)
     uint16_t type = 0;                    // ARPHRD_* (1 = Ethernet, 772 = loopback)
+    uint32_t group = 0;                   // interface group, for rules with suppress_ifgroup
     int master = 0;                       // index of the bridge, bond or vrf it belongs to, 0 none
     int link = 0;                         // peer of a veth, parent of a vlan or macvlan, 0 none
     bool link_elsewhere = false;          // `link` is an index of another namespace
@@ -225,14 +226,15 @@ class NetworkView {
     const Table* table(uint32_t id) const;
     const NextHopObject* nexthop(uint32_t id) const;
     const std::vector<NextHop>& hops(const RouteEntry&) const;
-    bool usable(const NextHop&, int oif) const;
+    bool alive(const NextHop&) const;
     bool rule_matches(const PolicyRule&, const Key&) const;
     Found look_in_tables(const uint32_t* ids, size_t n, const Key&, Match& out, int& error) const;
     Found try_entry(const RouteEntry&, const Key&, Match& out, int& error) const;
     Found lookup(const Key&, Match& out, int& error) const;
     void pick_leg(const RouteQuery&, Match&) const;
-    Result<Route> finish(const RouteQuery&, uint32_t dst, uint32_t src, const Match&, int oif,
-                         RouteType) const;
+    Result<Route> finish(const Key&, const Interface& out, const Match&, RouteType) const;
+    Result<Route> finish_local(const RouteQuery&, Key&, const Match&) const;
+    int any_source_interface(uint32_t src) const;
     uint32_t source_on(const Interface*, uint32_t dst, uint8_t scope) const;
     uint32_t source_of(const Match&) const;
 
@@ -240,6 +242,8 @@ class NetworkView {
     std::vector<Table> tables_;
     std::vector<std::vector<NextHop>> object_hops_;  // per data_.nexthops entry, groups expanded
     std::vector<uint32_t> route_object_;  // per route: index into object_hops_ + 1, 0 inline
+    int loopback_ = 1;
+    // Until a rule is added the kernel keeps tables local and main as one, so that the longest prefix of both wins.
     bool merged_local_ = false;
     bool mark_rules_ = false;
 };
