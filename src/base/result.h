@@ -15,7 +15,7 @@ struct [[nodiscard]] Errno {
     constexpr bool operator==(const Errno&) const = default;
 };
 
-// Value or Errno. Trivially copyable T keeps Result trivially copyable. No exceptions: reading the value of a failed
+// Value or Errno, T copied or moved once. No exceptions: reading the value of a failed
 // Result is a programming error (asserted in debug).
 template <class T>
 class [[nodiscard]] Result {
