@@ -1,5 +1,5 @@
-// Banner: the lines a process prints when it starts to use the library, in the form VMA's users and scripts know. Lines are
-// produced into a sink; nothing is printed here.
+// Banner: the lines a process prints when it starts to use the library, in the form VMA's users and scripts know. They
+// are produced into a sink; nothing is printed here.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@ namespace vma {
 using LineSink = std::function<void(LogLevel, std::string_view)>;
 
 inline constexpr const char kVersion[] = "10.0.0";
-// "VMA_VERSION: 10.0.0-0 Development Snapshot built on Nov 21 2026 11:00:00": in the binary as text, for strings(1).
+// "VMA_VERSION: 10.0.0-1 Release built on Nov 21 2026 11:00:00": in the binary as text, for strings(1).
 const char* version_line();
 
 // Observed by the caller; empty texts leave their line out.

@@ -1,5 +1,5 @@
-// Options: the VMA_* variables as one value, and the parser that makes it from an environment. Everything is expanded from
-// options.def. Sources: the variable table in docs/CONFIG.md, VMA manual 6.6 and VMA 9.8.
+// Options: the VMA_* variables as one value, and the parser that makes it from an environment. Everything is expanded
+// from options.def. Sources: the variable table in docs/CONFIG.md, VMA manual 6.6 and VMA 9.8.
 //
 // Thread rules: parse once, then share as a const value. No globals, no system calls, no exceptions of ours (allocation
 // of std::string aside).
@@ -7,6 +7,7 @@
 
 #include <array>
 #include <bitset>
+#include <concepts>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -144,7 +145,8 @@ struct Options {
 struct OptionDefault {
     int64_t number = 0;
     const char* text = nullptr;  // null for the number kinds
-    constexpr OptionDefault(int64_t n) : number(n) {}
+    template <std::integral T>
+    constexpr OptionDefault(T n) : number(int64_t(n)) {}
     constexpr OptionDefault(const char* t) : text(t) {}
 };
 enum class OutOfRange : uint8_t { clamp, fallback };
@@ -195,6 +197,7 @@ struct OptionChoice {
     std::string_view text;
 };
 std::vector<OptionChoice> option_choices(const OptionRow&);
+bool option_choice_by_word(const OptionRow&);  // a choice written "packet", not "4"
 std::string option_range(
     const OptionRow&);  // "1..64", "0, 1 or 20", "0, 32..2044", "text up to 255 bytes"
 std::string option_default_text(const OptionRow&,

@@ -1,4 +1,5 @@
-// Snapshot: everything the rest of the library reads of the configuration, as one immutable value. Reload makes a new one.
+// Snapshot: everything the rest of the library reads of the configuration, as one immutable value. Reload makes a new
+// one.
 // load_snapshot reads the rules file with raw system calls; the caller publishes the result (one pointer swap).
 #pragma once
 
@@ -41,7 +42,8 @@ LoadedSnapshot load_snapshot(std::span<const char* const> environment, const Loa
 // Reads the rules file again. On any error the old rules stay, the snapshot returned is `old` and the notes say why.
 LoadedSnapshot reload_rules(const std::shared_ptr<const Snapshot>& old);
 
-// add_conf_rule: returns a snapshot with the rule text at the head, or `old` and notes when it does not parse.
+// add_conf_rule: a snapshot with the rules of `text` at the head of their lists. When rules_ok is false only the
+// statements before the error are in it and the notes say why.
 LoadedSnapshot add_rule(const std::shared_ptr<const Snapshot>& old, std::string_view text);
 
 }  // namespace vma

@@ -1,5 +1,5 @@
-// Warnings of the start-up and of the data path's set-up that users search the manual for: each a function of observed facts,
-// so that a test can provoke it. Every text names what to change; docs/TROUBLESHOOTING.md explains each.
+// Warnings at start-up and while rings are set up, which users search the manual for. Each is a function of observed
+// facts, so that a test can provoke it. Every text names what to change; docs/TROUBLESHOOTING.md explains each.
 #pragma once
 
 #include <cstdint>
