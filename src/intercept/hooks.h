@@ -1,0 +1,83 @@
+// The hooks: functions of vma::hook that carry libc's symbol names, and the one place where an answer of the socket layer
+// becomes a return value and errno.
+//
+// A hook that can block is not noexcept: pthread_cancel unwinds through it (a noexcept one ends the program).
+// A hook called from inside the library (inside_library()) goes straight to libc.
+#pragma once
+
+#include <errno.h>
+
+#include "base/deferred_signal.h"
+#include "intercept/libc.h"
+#include "sock/api.h"
+
+namespace vma::hook {
+
+#define VMA_EXPORT __attribute__((visibility("default"), used))
+#define HOOK(result, name, parameters, arguments, early) \
+    VMA_EXPORT result name parameters __asm__(#name);
+#define VARIADIC(result, name, parameters) VMA_EXPORT result name parameters __asm__(#name);
+#define BUILT(result, name, parameters) VMA_EXPORT result name parameters __asm__(#name);
+#define ALIAS(name, row)
+#include "intercept/hooks.def"
+#undef HOOK
+#undef VARIADIC
+#undef BUILT
+#undef ALIAS
+
+// Gives the function of this file whose symbol is `row` a second symbol.
+#define VMA_ALIAS(name, row) \
+    __asm__(".globl " #name "\n.type " #name ", @function\n.set " #name ", " #row)
+
+// Worth asking the socket layer.
+inline bool ours(int fd) { return sock::maybe_ours(fd) && !inside_library(); }
+
+// Turns what `ask` answers into libc's convention; `kernel` makes libc's call. errno is touched by errors only.
+template <class R, class Ask, class Kernel>
+inline R answer(Ask&& ask, Kernel&& kernel) {
+    const int saved = errno;
+    for (;;) {
+        sock::Outcome outcome;
+        {
+            LibraryScope scope;
+            outcome = ask();
+        }
+        // A deferred handler of the program has run, perhaps, when the scope ended.
+        switch (outcome.kind) {
+            case sock::Outcome::Kind::value:
+                errno = saved;
+                return R(outcome.v);
+            case sock::Outcome::Kind::error:
+                errno = int(outcome.v);
+                return R(-1);
+            case sock::Outcome::Kind::restart:
+                continue;
+            case sock::Outcome::Kind::kernel:
+                errno = saved;
+                return kernel();
+        }
+    }
+}
+
+// A remark to the socket layer that needs no answer. Leaves errno alone.
+template <class Tell>
+inline void tell(Tell&& remark) {
+    const int saved = errno;
+    {
+        LibraryScope scope;
+        remark();
+    }
+    errno = saved;
+}
+
+// Passes the result of a call that makes descriptors through; what we knew under this number is stale.
+inline int fresh(int fd) {
+    if (fd >= 0 && ours(fd)) tell([&] { sock::fd_reused(fd); });
+    return fd;
+}
+
+inline void needs_kernel(int fd, Reason why) {
+    if (ours(fd)) tell([&] { sock::hand_back(fd, why); });
+}
+
+}  // namespace vma::hook

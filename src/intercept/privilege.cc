@@ -1,0 +1,293 @@
+// Hooks: what changes what this process may do or sees: user and group ids, capabilities, seccomp, namespaces; and system
+// calls made by number.
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+#include "base/sys.h"
+#include "intercept/hooks.h"
+#include "intercept/process.h"
+
+namespace vma::hook {
+namespace {
+
+// Before privileges may go: what needs them from now on is handed to the broker.
+void before_drop() {
+    if (!inside_library()) tell([] { sock::setid_prepare(); });
+}
+void before_filter() {
+    if (!inside_library()) tell([] { sock::seccomp_prepare(); });
+}
+void after_namespace(bool network_changed) {
+    if (network_changed && !inside_library()) tell([] { sock::netns_changed(); });
+}
+
+bool changes_privilege(long number) {
+    switch (number) {
+        case SYS_setuid:
+        case SYS_setgid:
+        case SYS_setreuid:
+        case SYS_setregid:
+        case SYS_setresuid:
+        case SYS_setresgid:
+        case SYS_setfsuid:
+        case SYS_setfsgid:
+        case SYS_setgroups:
+        case SYS_capset:
+            return true;
+        default:
+            return false;
+    }
+}
+
+bool forks(long number, const long* a) {
+#ifdef SYS_fork
+    if (number == SYS_fork) return true;
+#endif
+    if (number == SYS_clone) return (a[0] & CLONE_VM) == 0;
+    // The first member of struct clone_args is its 64-bit flags.
+    if (number == SYS_clone3 && a[0] != 0)
+        return (*reinterpret_cast<const uint64_t*>(a[0]) & CLONE_VM) == 0;
+    return false;
+}
+
+template <class T>
+T* at(long address) {
+    return reinterpret_cast<T*>(address);
+}
+
+// A socket call by number, for a descriptor that may be ours, means what the call by name means. False: not one of these.
+bool socket_call(long number, const long* a, long& result) {
+    const int fd = int(a[0]);
+    switch (number) {
+        case SYS_read:
+            result = hook::read(fd, at<void>(a[1]), size_t(a[2]));
+            return true;
+        case SYS_write:
+            result = hook::write(fd, at<void>(a[1]), size_t(a[2]));
+            return true;
+        case SYS_readv:
+            result = hook::readv(fd, at<iovec>(a[1]), int(a[2]));
+            return true;
+        case SYS_writev:
+            result = hook::writev(fd, at<iovec>(a[1]), int(a[2]));
+            return true;
+        case SYS_recvfrom:
+            result = hook::recvfrom(fd, at<void>(a[1]), size_t(a[2]), int(a[3]), at<sockaddr>(a[4]),
+                                    at<socklen_t>(a[5]));
+            return true;
+        case SYS_sendto:
+            result = hook::sendto(fd, at<void>(a[1]), size_t(a[2]), int(a[3]), at<sockaddr>(a[4]),
+                                  socklen_t(a[5]));
+            return true;
+        case SYS_recvmsg:
+            result = hook::recvmsg(fd, at<msghdr>(a[1]), int(a[2]));
+            return true;
+        case SYS_sendmsg:
+            result = hook::sendmsg(fd, at<msghdr>(a[1]), int(a[2]));
+            return true;
+        case SYS_recvmmsg:
+            result = hook::recvmmsg(fd, at<mmsghdr>(a[1]), unsigned(a[2]), int(a[3]),
+                                    at<timespec>(a[4]));
+            return true;
+        case SYS_sendmmsg:
+            result = hook::sendmmsg(fd, at<mmsghdr>(a[1]), unsigned(a[2]), int(a[3]));
+            return true;
+        case SYS_close:
+            result = hook::close(fd);
+            return true;
+        case SYS_shutdown:
+            result = hook::shutdown(fd, int(a[1]));
+            return true;
+        case SYS_bind:
+            result = hook::bind(fd, at<sockaddr>(a[1]), socklen_t(a[2]));
+            return true;
+        case SYS_connect:
+            result = hook::connect(fd, at<sockaddr>(a[1]), socklen_t(a[2]));
+            return true;
+        case SYS_listen:
+            result = hook::listen(fd, int(a[1]));
+            return true;
+        case SYS_accept:
+            result = hook::accept(fd, at<sockaddr>(a[1]), at<socklen_t>(a[2]));
+            return true;
+        case SYS_accept4:
+            result = hook::accept4(fd, at<sockaddr>(a[1]), at<socklen_t>(a[2]), int(a[3]));
+            return true;
+        case SYS_getsockname:
+            result = hook::getsockname(fd, at<sockaddr>(a[1]), at<socklen_t>(a[2]));
+            return true;
+        case SYS_getpeername:
+            result = hook::getpeername(fd, at<sockaddr>(a[1]), at<socklen_t>(a[2]));
+            return true;
+        case SYS_setsockopt:
+            result = hook::setsockopt(fd, int(a[1]), int(a[2]), at<void>(a[3]), socklen_t(a[4]));
+            return true;
+        case SYS_getsockopt:
+            result =
+                hook::getsockopt(fd, int(a[1]), int(a[2]), at<void>(a[3]), at<socklen_t>(a[4]));
+            return true;
+        case SYS_dup:
+            result = hook::dup(fd);
+            return true;
+        case SYS_dup3:
+            result = hook::dup3(fd, int(a[1]), int(a[2]));
+            return true;
+#ifdef SYS_dup2
+        case SYS_dup2:
+            result = hook::dup2(fd, int(a[1]));
+            return true;
+#endif
+        case SYS_fcntl:
+            result = hook::fcntl(fd, int(a[1]), a[2]);
+            return true;
+        case SYS_ioctl:
+            result = hook::ioctl(fd, static_cast<unsigned long>(a[1]), at<void>(a[2]));
+            return true;
+        case SYS_epoll_ctl:
+            result = hook::epoll_ctl(fd, int(a[1]), int(a[2]), at<epoll_event>(a[3]));
+            return true;
+        default:
+            return false;
+    }
+}
+
+// Own descriptors are looked for even where the number's slot is empty.
+bool touches_descriptors(long number) {
+    switch (number) {
+        case SYS_close:
+        case SYS_dup:
+        case SYS_dup3:
+#ifdef SYS_dup2
+        case SYS_dup2:
+#endif
+            return true;
+        default:
+            return false;
+    }
+}
+
+}  // namespace
+
+int setuid(uid_t id) {
+    before_drop();
+    return libc.setuid(id);
+}
+int setgid(gid_t id) {
+    before_drop();
+    return libc.setgid(id);
+}
+int seteuid(uid_t id) {
+    before_drop();
+    return libc.seteuid(id);
+}
+int setegid(gid_t id) {
+    before_drop();
+    return libc.setegid(id);
+}
+int setreuid(uid_t real, uid_t effective) {
+    before_drop();
+    return libc.setreuid(real, effective);
+}
+int setregid(gid_t real, gid_t effective) {
+    before_drop();
+    return libc.setregid(real, effective);
+}
+int setresuid(uid_t real, uid_t effective, uid_t saved) {
+    before_drop();
+    return libc.setresuid(real, effective, saved);
+}
+int setresgid(gid_t real, gid_t effective, gid_t saved) {
+    before_drop();
+    return libc.setresgid(real, effective, saved);
+}
+int setfsuid(uid_t id) {
+    before_drop();
+    return libc.setfsuid(id);
+}
+int setfsgid(gid_t id) {
+    before_drop();
+    return libc.setfsgid(id);
+}
+int setgroups(size_t n, const gid_t* list) {
+    before_drop();
+    return libc.setgroups(n, list);
+}
+int initgroups(const char* user, gid_t group) {
+    before_drop();
+    return libc.initgroups(user, group);
+}
+int capset(void* header, const void* data) {
+    before_drop();
+    return libc.capset(header, data);
+}
+
+int prctl(int option, ...) {
+    va_list ap;
+    va_start(ap, option);
+    unsigned long a[4];
+    for (auto& v : a) v = va_arg(ap, unsigned long);
+    va_end(ap);
+    if (option == PR_SET_SECCOMP) before_filter();
+    if (option == PR_CAPBSET_DROP || option == PR_SET_SECUREBITS) before_drop();
+    return libc.prctl(option, a[0], a[1], a[2], a[3]);
+}
+
+int setns(int fd, int type) {
+    const int result = libc.setns(fd, type);
+    // Type 0 joins whatever `fd` is.
+    after_namespace(result == 0 && (type == 0 || (type & CLONE_NEWNET) != 0));
+    return result;
+}
+
+int unshare(int flags) {
+    const int result = libc.unshare(flags);
+    after_namespace(result == 0 && (flags & CLONE_NEWNET) != 0);
+    return result;
+}
+
+// io_uring has no libc symbol: liburing calls syscall() here, or makes the call inline (recent versions), which nobody in
+// the process can see; then the kernel meets the twin.
+long syscall(long number, ...) {
+    va_list ap;
+    va_start(ap, number);
+    long a[6];
+    for (auto& v : a) v = va_arg(ap, long);
+    va_end(ap);
+    const auto kernel = [&] { return libc.syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]); };
+    if (inside_library()) return kernel();
+    long result;
+    if ((sock::maybe_ours(int(a[0])) || touches_descriptors(number)) &&
+        socket_call(number, a, result))
+        return result;
+    if (number == SYS_socket) return hook::socket(int(a[0]), int(a[1]), int(a[2]));
+    if (number == SYS_close_range)
+        return hook::close_range(unsigned(a[0]), unsigned(a[1]), int(a[2]));
+    if (number == SYS_epoll_create1) return hook::epoll_create1(int(a[0]));
+    if (number == SYS_io_uring_setup || number == SYS_io_uring_enter ||
+        number == SYS_io_uring_register)
+        tell([] { sock::io_uring_seen(); });
+    if (number == SYS_seccomp &&
+        (a[0] == SECCOMP_SET_MODE_FILTER || a[0] == SECCOMP_SET_MODE_STRICT))
+        before_filter();
+    if (changes_privilege(number)) before_drop();
+    if (number == SYS_prctl) return hook::prctl(int(a[0]), a[1], a[2], a[3], a[4]);
+    if (number == SYS_setns) return hook::setns(int(a[0]), int(a[1]));
+    if (number == SYS_unshare) return hook::unshare(int(a[0]));
+    if (number == SYS_execve) return hook::execve(at<char>(a[0]), at<char*>(a[1]), at<char*>(a[2]));
+    if (number == SYS_execveat)
+        return hook::execveat(int(a[0]), at<char>(a[1]), at<char*>(a[2]), at<char*>(a[3]),
+                              int(a[4]));
+    if (number == SYS_exit_group) tell([] { sock::exit_prepare(); });
+    if (!forks(number, a)) return kernel();
+    tell([] { sock::fork_prepare(); });
+    const long pid = kernel();
+    if (pid == 0)
+        child_begins();
+    else
+        tell([&] { sock::fork_parent(pid_t(pid)); });
+    return pid;
+}
+
+}  // namespace vma::hook
