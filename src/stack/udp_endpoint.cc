@@ -1,0 +1,78 @@
+#include "stack/udp_endpoint.h"
+
+#include <algorithm>
+#include <new>
+
+namespace vma {
+
+UdpEndpoint::~UdpEndpoint() {
+    purge();
+    fresh_hook.unlink();
+}
+
+DropReason UdpEndpoint::deliver(Packet packet, const UdpRxInfo& info) {
+    if (!admits(info.source)) {
+        counters.dropped_peer++;
+        return DropReason::peer_mismatch;
+    }
+    const uint32_t bytes = info.end - info.next;
+    const uint32_t count =
+        info.segment_size == 0 ? 1 : (bytes + info.segment_size - 1) / info.segment_size;
+    // One datagram may pass the limit, so with room for k charges k + 1 are taken.
+    uint32_t fits = 0;
+    if (charged_ <= receive_limit_)
+        fits = std::min(count, (receive_limit_ - charged_) / info.charge + 1);
+    counters.dropped_full += count - fits;
+    if (fits == 0) return DropReason::receive_queue_full;
+
+    UdpRxInfo* kept = new (packet->scratch) UdpRxInfo(info);
+    if (fits < count) kept->end = info.next + fits * info.segment_size;
+    charged_ += fits * info.charge;
+    queued_ += fits;
+    counters.rx_datagrams += fits;
+    counters.rx_bytes += kept->end - kept->next;
+    counters.queued_max = std::max(counters.queued_max, queued_);
+    queue_.push_back(*packet.detach());
+    return DropReason::none;
+}
+
+uint32_t UdpEndpoint::first_size(const UdpRxInfo& info) const {
+    const uint32_t left = info.end - info.next;
+    return info.segment_size == 0 ? left : std::min<uint32_t>(left, info.segment_size);
+}
+
+bool UdpEndpoint::peek(UdpDatagram& out) {
+    PacketBuf* buf = queue_.front();
+    if (buf == nullptr) return false;
+    const UdpRxInfo& info = buf->as<UdpRxInfo>();
+    out.info = &info;
+    out.meta = &buf->meta;
+    out.payload = {buf->data + info.next, first_size(info)};
+    out.train = {buf->data + info.next, info.end - info.next};
+    return true;
+}
+
+uint32_t UdpEndpoint::next_size() {
+    PacketBuf* buf = queue_.front();
+    return buf == nullptr ? 0 : first_size(buf->as<UdpRxInfo>());
+}
+
+void UdpEndpoint::consume(bool train) {
+    PacketBuf* buf = queue_.front();
+    if (buf == nullptr) return;
+    UdpRxInfo& info = buf->as<UdpRxInfo>();
+    do {
+        info.next += first_size(info);
+        charged_ -= info.charge;
+        queued_--;
+    } while (train && info.next < info.end);
+    if (info.next < info.end) return;
+    queue_.pop_front();
+    release_packet(buf);
+}
+
+void UdpEndpoint::purge() {
+    while (readable()) consume(true);
+}
+
+}  // namespace vma

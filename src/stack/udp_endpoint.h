@@ -1,0 +1,108 @@
+// UdpEndpoint: the protocol half of a UDP socket: addresses, receive queue, limit, counters. It knows no fd and no lock;
+// it lives in the shard arena and is used under the shard lease.
+//
+// Receive limit, as Linux's sk_rcvbuf (the value getsockopt(SO_RCVBUF) shows): each queued datagram is charged what a
+// kernel socket buffer of its size would cost at least, and one datagram is admitted while the charge so far is not above
+// the limit. So a program that sets SO_RCVBUF to N loses no datagram earlier than on the kernel:
+//     charge(frame bytes incl. Ethernet) = max(768, 576 + frame rounded up to 64)
+// Linux charges skb->truesize: 768 for the smallest skb on x86-64; over veth and lo, kernel 6.18, we saw 832 up to ~200 bytes
+// of payload, 1280 up to ~650 and 2304 up to 1472. Ours is at or below those. Linux 6.18 refuses the datagram that would
+// pass the limit, older kernels the first one after it was passed: we do the latter, the more generous.
+#pragma once
+
+#include <cstdint>
+
+#include "base/bytes.h"
+#include "base/drop.h"
+#include "base/ip_addr.h"
+#include "base/list.h"
+#include "base/time.h"
+#include "pkt/packet.h"
+#include "stack/demux.h"
+
+namespace vma {
+
+constexpr uint32_t udp_charge(uint32_t frame_bytes) {
+    const uint32_t c = 576 + ((frame_bytes + 63) & ~63u);
+    return c < 768 ? 768 : c;
+}
+
+// What udp_input() knows about a datagram; while it is queued this is PacketBuf::scratch.
+// A UDP_GRO super-frame is one packet that holds several datagrams: [next, end) is what is unread, cut every
+// `segment_size` bytes; no byte is copied.
+struct UdpRxInfo {
+    Endpoint source, destination;
+    uint32_t next = 0, end = 0;  // payload offsets from PacketBuf::data
+    uint32_t charge = 0;         // of one datagram
+    uint16_t segment_size = 0;   // 0: a single datagram
+    uint8_t ttl = 0, tos = 0;
+    Instant arrival;          // when the frame was taken from the ring
+    int64_t realtime_ns = 0;  // the same moment on CLOCK_REALTIME, for SO_TIMESTAMP
+};
+
+// One unread datagram as a reader sees it. Views are valid until it is consumed.
+struct UdpDatagram {
+    const UdpRxInfo* info = nullptr;
+    const PacketMeta* meta = nullptr;  // ifindex, hardware stamp
+    ByteView payload;
+    ByteView
+        train;  // payload and everything after it in the same super-frame: what a UDP_GRO socket reads at once
+};
+
+struct UdpCounters {
+    uint64_t rx_datagrams = 0, rx_bytes = 0;  // queued; payload bytes
+    uint64_t dropped_full = 0, dropped_peer = 0;
+    uint64_t tx_datagrams = 0, tx_bytes = 0;  // counted by the sender of the frames
+    uint32_t queued_max = 0;                  // most datagrams waiting at once
+};
+
+class UdpEndpoint {
+  public:
+    UdpEndpoint() = default;
+    explicit UdpEndpoint(const Endpoint& local_endpoint) : local(local_endpoint) {}
+    UdpEndpoint(const UdpEndpoint&) = delete;
+    UdpEndpoint& operator=(const UdpEndpoint&) = delete;
+    ~UdpEndpoint();  // frees what is queued and leaves the fresh list; it must be out of every Demux
+
+    // Bound address (any: every address) and peer (port 0: not connected). Whoever changes them re-keys the Demux.
+    Endpoint local, remote;
+    bool connected() const { return remote.port != 0; }
+    FlowTuple tuple() const { return {local, remote}; }
+    // Connected sockets take datagrams of their peer only; what was queued before connect() stays, as in Linux.
+    bool admits(const Endpoint& source) const { return !connected() || source == remote; }
+
+    // Queues the datagrams of `packet` (info filled, scratch is overwritten). none: at least the first one was queued; of a
+    // super-frame the tail that does not fit is counted in dropped_full. Else the packet is freed and the reason says why.
+    DropReason deliver(Packet packet, const UdpRxInfo& info);
+
+    bool readable() const { return !queue_.empty(); }
+    // Oldest unread datagram; false when there is none.
+    bool peek(UdpDatagram& out);
+    // Removes it (`train`: with all that follows in its super-frame). Memory goes home with the last piece.
+    void consume(bool train = false);
+    // Payload bytes of the oldest datagram (FIONREAD), 0 when there is none or it is empty.
+    uint32_t next_size();
+    void purge();  // drops everything that is queued
+
+    void set_receive_limit(uint32_t bytes) { receive_limit_ = bytes; }
+    uint32_t receive_limit() const { return receive_limit_; }
+    uint32_t charged() const { return charged_; }  // what is queued, in the unit of the limit
+    uint32_t queued() const { return queued_; }    // datagrams
+
+    UdpCounters counters;
+    uint16_t ip_id = 0;     // last IPv4 id of a connected endpoint (ip_id.h); random at connect
+    void* owner = nullptr;  // of the layer above (its socket record); not touched here
+    ListHook fresh_hook;    // in UdpStack::fresh since something arrived
+
+  private:
+    uint32_t first_size(const UdpRxInfo& info) const;
+
+    PacketQueue queue_;
+    uint32_t receive_limit_ = 212992;  // net.core.rmem_default
+    uint32_t charged_ = 0, queued_ = 0;
+};
+
+using UdpFreshList = List<UdpEndpoint, &UdpEndpoint::fresh_hook>;
+using UdpDemux = Demux<UdpEndpoint>;
+
+}  // namespace vma
