@@ -75,11 +75,7 @@ def eventually(condition, timeout=5.0, step=0.01):
         time.sleep(step)
 
 
-def _delete_namespace(name):
-    if not os.path.exists(f"/run/netns/{name}"):
-        shutil.rmtree(os.path.join(ETC, name), ignore_errors=True)
-        return
-
+def _kill_all(name):
     def emptied():
         pids = [int(p) for p in _ip("netns", "pids", name, check=False).split()]
         for pid in pids:
@@ -87,8 +83,13 @@ def _delete_namespace(name):
                 os.kill(pid, signal.SIGKILL)
         return not pids
 
-    eventually(emptied, timeout=5)
-    _ip("netns", "del", name, check=False)
+    return eventually(emptied, timeout=5)
+
+
+def _delete_namespace(name):
+    if os.path.exists(f"/run/netns/{name}"):
+        _kill_all(name)
+        _ip("netns", "del", name, check=False)
     shutil.rmtree(os.path.join(ETC, name), ignore_errors=True)
     with contextlib.suppress(OSError):
         os.rmdir(ETC)  # ours only if it is empty
@@ -121,6 +122,7 @@ class Process:
                     self._eof = True
                 self._news.notify_all()
             if not piece:
+                self._popen.stdout.close()
                 return
 
     @property
@@ -148,14 +150,16 @@ class Process:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
-    def wait(self, timeout=30.0):
-        """Exit status (negative: signal). On timeout the process group is killed and AssertionError raised."""
+    def wait(self, timeout=30.0, output=True):
+        """Exit status (negative: signal). On timeout the process group is killed and AssertionError raised. output: also
+        wait for the end of its output, up to a second when a child of it keeps the pipe open."""
         try:
             status = self._popen.wait(timeout)
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"{' '.join(self.argv)}: still running after {timeout} s\n{self.out}") from None
-        self._reader.join(1.0)  # a daemon child may keep the pipe open
+        if output:
+            self._reader.join(1.0)
         return status
 
     def stop(self, number=signal.SIGINT, timeout=5.0):
@@ -166,6 +170,8 @@ class Process:
     def kill(self):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
+        if self.stdin:
+            self.stdin.close()
         self._popen.wait(5)
         self._reader.join(1.0)
 
@@ -292,10 +298,14 @@ class Namespace:
             f.write(text)
 
     def end_processes(self):
+        """Kills what was started here and whatever else runs in the namespace, daemons and orphans."""
         for process in self._processes:
             if process.running():
                 process.kill()
+            elif process.stdin:
+                process.stdin.close()
         self._processes = []
+        _kill_all(self.name)
 
 
 class Net:

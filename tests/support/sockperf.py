@@ -29,7 +29,8 @@ class Result:
     dropped: int | None = None
     duplicated: int | None = None
     out_of_order: int | None = None
-    kernel_in: int = 0  # datagrams or segments the receiving kernel delivered during the run (server's namespace)
+    kernel_in: int = 0  # datagrams or segments that the kernel of the server's namespace delivered during the run
+    client_kernel_in: int = 0  # the same at the client: the answers
 
     @property
     def rate(self):
@@ -104,7 +105,7 @@ def run_pair(client, server, mode="pp", protocol="udp", size=14, seconds=1, clie
     if mps:
         client_line += ["--mps", str(mps)]
     try:
-        before = _kernel_in(server, protocol)
+        before, client_before = _kernel_in(server, protocol), _kernel_in(client, protocol)
         process = server.start(server_line, cpu=server_cpu, env=server_env)
         if daemonize:
             process.wait(10)
@@ -117,6 +118,7 @@ def run_pair(client, server, mode="pp", protocol="udp", size=14, seconds=1, clie
             server_rc = process.stop(signal.SIGINT, stop_timeout)
         result = parse(mode, done.rc, done.out, server_rc, process.out)
         result.kernel_in = _kernel_in(server, protocol) - before
+        result.client_kernel_in = _kernel_in(client, protocol) - client_before
         return result
     finally:
         if feed:

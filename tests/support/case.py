@@ -1,0 +1,62 @@
+"""Base of the end-to-end tests: unittest with namespaces and the offload oracle.
+
+The oracle reads the kernel's own UDP counters of the receiver's namespace: datagrams that our stack takes never reach
+them, whatever the library says about itself. UDP's InDatagrams counts what programs read from kernel sockets.
+"""
+
+import contextlib
+import os
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from netns import Net, preload_env  # noqa: E402
+
+SUPPORT = os.path.dirname(os.path.abspath(__file__))
+SLACK = 20  # datagrams a test's set-up may send through the kernel
+
+
+class NetCase(unittest.TestCase):
+    """A fresh Net per test class; every process of a test ends with the test."""
+
+    letters = "ab"
+    net_options = {}
+
+    @classmethod
+    def setUpClass(cls):
+        cls.net = cls.enterClassContext(Net(cls.letters, **cls.net_options))
+        for letter in cls.letters:
+            setattr(cls, letter, cls.net[letter])
+
+    def tearDown(self):
+        for letter in self.letters:
+            self.net[letter].end_processes()
+
+    @contextlib.contextmanager
+    def past_the_kernel(self, space, messages):
+        """The kernel of the namespace must see less than 5 % of so many datagrams during the block."""
+        before = space.counters("Udp")["InDatagrams"]
+        yield
+        seen = space.counters("Udp")["InDatagrams"] - before
+        self.assertLess(seen, 0.05 * messages + SLACK, f"the kernel of {space.letter} delivered {seen} of {messages}")
+
+    @contextlib.contextmanager
+    def through_the_kernel(self, space, messages):
+        """The kernel of the namespace must deliver at least so many datagrams during the block."""
+        before = space.counters("Udp")["InDatagrams"]
+        yield
+        seen = space.counters("Udp")["InDatagrams"] - before
+        self.assertGreaterEqual(seen, messages, f"the kernel of {space.letter} delivered {seen} of {messages}")
+
+    def python(self, space, script, *args, preload=False, env=None, start=False, **options):
+        """Runs (or starts) a script of tests/support in a namespace; Debian's interpreter, unbuffered."""
+        environ = {**(preload_env() if preload else {}), **(env or {})}
+        line = ["/usr/bin/python3", "-u", "-B", os.path.join(SUPPORT, script), *map(str, args)]
+        return (space.start if start else space.run)(line, env=environ, **options)
+
+    def assert_ok(self, done):
+        self.assertEqual(done.rc, 0, done.out)
+
+
+def main():
+    unittest.main(verbosity=2)
