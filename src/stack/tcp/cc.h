@@ -1,0 +1,66 @@
+// Congestion control: plain state inside the Tcb, behaviour in a table of functions chosen by CcKind (an index, not a
+// pointer, so that the state can be read by another process). Windows are bytes.
+#pragma once
+
+#include <cstdint>
+
+#include "base/time.h"
+
+namespace vma::tcp {
+
+enum class CcKind : uint8_t { newreno = 0, cubic = 1, none = 2 };  // VMA_TCP_CC_ALGO's values
+
+inline constexpr uint32_t kInfiniteSsthresh = 0x7fffffff;
+inline constexpr uint32_t kMaxCwnd = 0x3fffffff;
+
+struct CubicState {
+    double w_max = 0;   // segments
+    double k = 0;       // seconds
+    double w_est = 0;   // segments, the Reno-friendly estimate
+    double origin = 0;  // segments, plateau of the current epoch
+    Instant epoch;      // start of the current congestion-avoidance epoch
+    bool in_epoch = false;
+};
+
+struct Cc {
+    CcKind kind = CcKind::cubic;
+    uint32_t cwnd = 0;
+    uint32_t ssthresh = kInfiniteSsthresh;
+    uint32_t acked_bytes = 0;  // appropriate byte counting below one window (RFC 3465)
+    CubicState cubic;
+
+    bool in_slow_start() const { return cwnd < ssthresh; }
+};
+
+// What an ACK brought, for growth outside of recovery.
+struct CcAck {
+    Instant now;
+    Duration srtt;
+    Duration min_rtt;
+    uint32_t acked = 0;  // bytes newly acknowledged
+    uint32_t mss = 0;
+    bool cwnd_limited = false;  // the window, not the application, held sending back
+};
+
+struct CcAlgorithm {
+    const char* name;
+    void (*grow)(Cc&, const CcAck&);
+    // The slow-start threshold after a loss with `flight` bytes out (RFC 5681 equation 4 or its replacement).
+    uint32_t (*reduce)(Cc&, uint32_t flight, uint32_t mss, Instant now);
+    // After an idle period of `idle`, before sending again.
+    void (*restart)(Cc&, Duration idle, Duration rto, uint32_t mss, Instant now);
+};
+
+const CcAlgorithm& cc_algorithm(CcKind kind);
+
+// RFC 6928: min(10 MSS, max(2 MSS, 14600)).
+uint32_t initial_window(uint32_t mss);
+// RFC 5681 slow start; returns the bytes left over when ssthresh was reached.
+uint32_t grow_slow_start(Cc& cc, const CcAck& ack);
+// Halves once per RTO of idleness, not below the restart window (RFC 2861 as Linux does it).
+void restart_after_idle(Cc& cc, Duration idle, Duration rto, uint32_t mss, Instant now);
+
+extern const CcAlgorithm kNewReno;
+extern const CcAlgorithm kCubic;
+
+}  // namespace vma::tcp

@@ -1,0 +1,183 @@
+// Opening: RFC 9293 sections 3.5 and 3.10.7.3, options RFC 7323 and RFC 2018, initial window RFC 6928.
+#include <algorithm>
+
+#include "stack/tcp/steps.h"
+
+namespace vma::tcp {
+
+SegmentHead syn_head(const Tcb& t, bool with_ack, Instant now) {
+    SegmentHead h;
+    h.seq = t.snd.iss;
+    h.flags = kSyn;
+    h.wnd = uint16_t(std::min<uint32_t>(t.rcv.buffer, 65535));  // never scaled in a SYN
+    h.opt.has_mss = true;
+    h.opt.mss = t.cfg.max_seg ? std::min(t.cfg.mss, t.cfg.max_seg) : t.cfg.mss;
+    // An answer offers only what was offered to us.
+    h.opt.sack_permitted = with_ack ? t.loss.sack_ok : t.cfg.sack;
+    h.opt.has_timestamps = with_ack ? t.ts.on : t.cfg.timestamps;
+    if (h.opt.has_timestamps) {
+        h.opt.ts_val = t.ts.value(now);
+        h.opt.ts_ecr = with_ack ? t.ts.recent : 0;
+    }
+    const bool scaling = with_ack ? t.snd.scaling : t.cfg.window_scaling;
+    if (scaling) {
+        h.opt.has_wscale = true;
+        h.opt.wscale = t.rcv.wscale;
+    }
+    if (with_ack) {
+        h.flags |= kAck;
+        h.ack = t.rcv.nxt;
+    }
+    return h;
+}
+
+namespace {
+
+void start(Tcb& t, const TcpConfig& cfg, Endpoint local, Endpoint remote, TcpMemory& memory,
+           Instant now) {
+    t.cfg = cfg;
+    t.local = local;
+    t.remote = remote;
+    t.memory = &memory;
+    t.out.limit = cfg.send_buffer;
+    t.rcv.buffer = cfg.receive_buffer;
+    const uint32_t most = std::max(cfg.receive_buffer, cfg.receive_buffer_max);
+    t.rcv.wscale = cfg.window_scaling ? scale_for(std::min(most, cfg.window_clamp)) : uint8_t(0);
+    t.cc.kind = cfg.cc;
+    t.timers.last_rcv = now;
+}
+
+// What the peer's SYN said.
+void take_syn_options(Tcb& t, const TcpOptions& o, Instant now) {
+    t.ts.on = t.cfg.timestamps && o.has_timestamps;
+    if (t.ts.on) {
+        t.ts.recent = o.ts_val;
+        t.ts.recent_at = now;
+    }
+    t.loss.sack_ok = t.cfg.sack && o.sack_permitted;
+    t.snd.scaling = t.cfg.window_scaling && o.has_wscale;
+    if (t.snd.scaling) t.snd.wscale = std::min<uint8_t>(o.wscale, 14);
+}
+
+}  // namespace
+
+void negotiated(Tcb& t, uint16_t peer_mss) {
+    if (!t.snd.scaling) t.snd.wscale = t.rcv.wscale = 0;
+    // RFC 9293 MUST-15: 536 when the peer said nothing; a floor of 48 (Linux's tcp_min_snd_mss) against an MSS of 1.
+    t.snd.peer_mss = peer_mss;
+    uint32_t mss = std::min<uint32_t>(peer_mss, t.cfg.mss);
+    if (t.cfg.max_seg) mss = std::min<uint32_t>(mss, t.cfg.max_seg);
+    if (t.ts.on) mss = mss > 60 ? mss - 12 : 48;
+    t.snd.mss = uint16_t(std::max<uint32_t>(mss, 48));
+    t.ack.rcv_mss = uint16_t(
+        std::max<uint32_t>(std::min<uint32_t>({t.cfg.mss, peer_mss, t.rcv.buffer / 2u}), 88u));
+    t.ack.rcv_mss = std::min<uint16_t>(t.ack.rcv_mss, 536);
+    t.cc.cwnd = t.cc.kind == CcKind::none ? kMaxCwnd : initial_window(t.snd.mss);
+    t.out.start = t.snd.iss + 1;
+    t.snd.sml = t.snd.pushed = t.snd.iss + 1;
+    t.loss.recover = t.loss.limited_at = t.snd.iss;
+}
+
+void connected(Tcb& t, Instant now, Actions& out) {
+    t.state = t.snd.fin_queued ? State::FIN_WAIT_1 : State::ESTABLISHED;
+    t.timers.retries = t.timers.backoff = 0;
+    t.timers.stalled_since = {};
+    // RFC 6298 section 5.7: a SYN that had to be repeated starts the data with 3 s only where no sample exists; the
+    // estimator's initial second stands, as in Linux.
+    start_keepalive(t, now);
+    out.set(kConnected | kWritable | kOutput);
+}
+
+void connect(Tcb& t, const OpenParams& open, const TcpConfig& cfg, Instant now) {
+    start(t, cfg, open.local, open.remote, *open.memory, now);
+    t.snd.iss = t.snd.una = open.iss;
+    t.snd.nxt = open.iss + 1;
+    t.out.start = open.iss + 1;
+    t.ts.offset = open.ts_offset;
+    t.state = State::SYN_SENT;
+    t.syn_due = true;
+}
+
+void establish(Tcb& t, const HalfOpen& h, const TcpConfig& cfg, TcpMemory& memory, Instant now) {
+    start(t, cfg, h.local, h.remote, memory, now);
+    t.passive = true;
+    t.state = State::SYN_RECEIVED;
+    t.snd.iss = t.snd.una = h.iss;
+    t.snd.nxt = h.iss + 1;
+    t.rcv.irs = h.irs;
+    t.rcv.nxt = t.rcv.acked = h.irs + 1;
+    t.rcv.adv = t.rcv.nxt + std::min<uint32_t>(t.rcv.buffer, 65535);
+    t.ts.on = h.has_ts;
+    t.ts.offset = h.ts_offset;
+    t.ts.recent = h.ts_recent;
+    t.ts.recent_at = h.sent_at;
+    t.loss.sack_ok = h.sack_ok;
+    t.snd.scaling = h.wscale != kNoScale;
+    t.snd.wscale = t.snd.scaling ? h.wscale : uint8_t(0);
+    t.snd.wnd = t.snd.max_wnd = h.wnd;
+    t.snd.wl1 = h.irs;
+    t.snd.wl2 = h.iss;
+    negotiated(t, h.mss);
+    // The SYN-ACK is what the first ACK acknowledges: a range of it gives the first RTT sample. Without memory the
+    // connection lives, only the sample is lost.
+    if (t.board.sent(memory, h.iss, h.iss + 1, h.sent_at, 0) && h.retries > 0)
+        t.board.head->ever_retransmitted = true;
+}
+
+// RFC 9293 section 3.10.7.3.
+Verdict arrives_in_syn_sent(Tcb& t, SegView& seg, Instant now, Actions& out) {
+    // First: ACK.
+    if (seg.has(kAck) && (seg.ack <= t.snd.iss || seg.ack > t.snd.nxt)) {
+        SegmentHead rst;
+        if (!reset_for(seg, rst)) return Verdict::drop(DropReason::tcp_ack_range);
+        out.answer(rst);
+        return Verdict::reply(DropReason::tcp_ack_range);
+    }
+    // Our echo must be from our clock (Linux: RST when it is not).
+    if (seg.has(kAck) && t.cfg.timestamps && seg.opt.has_timestamps && seg.opt.ts_ecr != 0 &&
+        int32_t(t.ts.value(now) - seg.opt.ts_ecr) < 0) {
+        SegmentHead rst;
+        if (!reset_for(seg, rst)) return Verdict::drop(DropReason::tcp_paws);
+        out.answer(rst);
+        return Verdict::reply(DropReason::tcp_paws);
+    }
+    // Second: RST; believed only with an acceptable ACK.
+    if (seg.has(kRst)) {
+        if (!seg.has(kAck)) return Verdict::drop(DropReason::tcp_no_ack);
+        enter_closed(t, ECONNREFUSED, out);
+        return Verdict::drop(DropReason::tcp_reset);
+    }
+    // Fourth: SYN.
+    if (!seg.has(kSyn)) return Verdict::drop(DropReason::tcp_state);
+    take_syn_options(t, seg.opt, now);
+    t.rcv.irs = seg.seq;
+    t.rcv.nxt = t.rcv.acked = seg.seq + 1;
+    t.rcv.adv = t.rcv.nxt + std::min<uint32_t>(t.rcv.buffer, 65535);
+    const uint16_t peer_mss = seg.opt.has_mss && seg.opt.mss ? seg.opt.mss : uint16_t(536);
+    t.timers.last_rcv = now;
+    out.set(kOutput);
+    if (!seg.has(kAck)) {
+        // Simultaneous open: our SYN goes out again with an ACK. Text on it is ignored, the peer repeats it.
+        t.state = State::SYN_RECEIVED;
+        t.syn_due = true;
+        t.snd.wnd = t.snd.max_wnd = seg.wnd;
+        t.snd.wl1 = seg.seq;
+        t.snd.wl2 = t.snd.iss;
+        negotiated(t, peer_mss);
+        return Verdict::go_on();
+    }
+    negotiated(t, peer_mss);
+    AckResult result;
+    t.board.acknowledge(*t.memory, seg.ack, result);
+    if (result.rtt_valid) t.rtt.sample(now - result.rtt_sent, now);
+    t.snd.una = seg.ack;
+    t.snd.wnd = t.snd.max_wnd = seg.wnd;
+    t.snd.wl1 = seg.seq;
+    t.snd.wl2 = seg.ack;
+    disarm(t);
+    t.ack.now = true;
+    connected(t, now, out);
+    return Verdict::go_on();
+}
+
+}  // namespace vma::tcp

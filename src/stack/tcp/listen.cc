@@ -1,0 +1,130 @@
+// The listener's side: RFC 9293 section 3.10.7.2, RFC 4987 (small records), Linux's backlog rules.
+#include <algorithm>
+
+#include "stack/tcp/steps.h"
+
+namespace vma::tcp {
+namespace {
+
+SegmentHead synack(const HalfOpen& h, const TcpConfig& cfg, Instant now) {
+    SegmentHead s;
+    s.seq = h.iss;
+    s.ack = h.irs + 1;
+    s.flags = kSyn | kAck;
+    s.wnd = uint16_t(std::min<uint32_t>(cfg.receive_buffer, 65535));
+    s.opt.has_mss = true;
+    s.opt.mss = cfg.max_seg ? std::min(cfg.mss, cfg.max_seg) : cfg.mss;
+    s.opt.sack_permitted = h.sack_ok;
+    if (h.has_ts) {
+        s.opt.has_timestamps = true;
+        s.opt.ts_val = uint32_t(now.ns / 1000000) + h.ts_offset;
+        s.opt.ts_ecr = h.ts_recent;
+    }
+    if (h.wscale != kNoScale) {
+        s.opt.has_wscale = true;
+        const uint32_t most = std::max(cfg.receive_buffer, cfg.receive_buffer_max);
+        s.opt.wscale = scale_for(std::min(most, cfg.window_clamp));
+    }
+    return s;
+}
+
+}  // namespace
+
+ListenVerdict on_syn(const ListenState& listener, const TcpConfig& cfg, const SegView& seg,
+                     const OpenParams& open, Instant now, Actions& out) {
+    ListenVerdict v;
+    // First RST, second ACK, third SYN.
+    if (seg.has(kRst)) {
+        v.reason = DropReason::tcp_state;
+        return v;
+    }
+    if (seg.has(kAck)) {
+        reset_for(seg, out.reply);
+        out.has_reply = true;
+        v.kind = ListenVerdict::reset;
+        return v;
+    }
+    // SYN+FIN is no connection request (Linux drops it too).
+    if (!seg.has(kSyn) || seg.has(kFin)) {
+        v.reason = DropReason::tcp_state;
+        return v;
+    }
+    if (listener.full() || listener.half_open >= std::max<uint32_t>(listener.backlog, 8)) {
+        v.reason = DropReason::tcp_backlog;
+        return v;
+    }
+    HalfOpen& h = v.record;
+    h.local = open.local;
+    h.remote = open.remote;
+    h.irs = seg.seq;
+    h.iss = open.iss;
+    h.ts_offset = open.ts_offset;
+    h.mss = seg.opt.has_mss && seg.opt.mss ? seg.opt.mss : uint16_t(536);
+    h.wnd = seg.wnd;
+    if (cfg.window_scaling && seg.opt.has_wscale) h.wscale = std::min<uint8_t>(seg.opt.wscale, 14);
+    h.has_ts = cfg.timestamps && seg.opt.has_timestamps;
+    h.ts_recent = seg.opt.ts_val;
+    h.sack_ok = cfg.sack && seg.opt.sack_permitted;
+    h.sent_at = now;
+    h.resend_at = now + kRtoInitial;
+    out.answer(synack(h, cfg, now));
+    v.kind = ListenVerdict::half_open;
+    return v;
+}
+
+HalfOpenVerdict segment_arrives(HalfOpen& h, const ListenState& listener, const TcpConfig& cfg,
+                                const SegView& seg, Instant now, Actions& out) {
+    // RFC 7323: an old duplicate from an earlier incarnation.
+    if (h.has_ts && seg.opt.has_timestamps && !seg.has(kRst) &&
+        int32_t(seg.opt.ts_val - h.ts_recent) < 0)
+        return HalfOpenVerdict::keep;
+    if (seg.has(kSyn) && !seg.has(kAck) && !seg.has(kRst) && seg.seq == h.irs) {
+        // The SYN again: our answer was lost.
+        if (h.has_ts && seg.opt.has_timestamps) h.ts_recent = seg.opt.ts_val;
+        out.answer(synack(h, cfg, now));
+        return HalfOpenVerdict::keep;
+    }
+    const Seq nxt = h.irs + 1;
+    const Seq right = nxt + std::min<uint32_t>(cfg.receive_buffer, 65535);
+    const bool acceptable = seg.end() >= nxt && seg.seq <= right;
+    if (seg.has(kRst)) return seg.seq == nxt ? HalfOpenVerdict::remove : HalfOpenVerdict::keep;
+    if (!acceptable || seg.has(kSyn)) {
+        SegmentHead ack;
+        ack.seq = h.iss + 1;
+        ack.ack = nxt;
+        ack.flags = kAck;
+        ack.wnd = uint16_t(std::min<uint32_t>(cfg.receive_buffer, 65535));
+        if (h.has_ts) {
+            ack.opt.has_timestamps = true;
+            ack.opt.ts_val = uint32_t(now.ns / 1000000) + h.ts_offset;
+            ack.opt.ts_ecr = h.ts_recent;
+        }
+        out.answer(ack);
+        return HalfOpenVerdict::keep;
+    }
+    if (!seg.has(kAck)) return HalfOpenVerdict::keep;
+    if (!(seg.ack == h.iss + 1)) {
+        reset_for(seg, out.reply);
+        out.has_reply = true;
+        return HalfOpenVerdict::keep;
+    }
+    if (listener.full()) {
+        // Linux: the ACK is forgotten, the SYN-ACK timer asks for another one.
+        h.acked = true;
+        return HalfOpenVerdict::keep;
+    }
+    return HalfOpenVerdict::establish;
+}
+
+HalfOpenVerdict deadline_reached(HalfOpen& h, const TcpConfig& cfg, Instant now, Actions& out) {
+    if (now < h.resend_at) return HalfOpenVerdict::keep;
+    if (h.retries >= cfg.synack_retries) return HalfOpenVerdict::remove;
+    ++h.retries;
+    Duration next = kRtoInitial;
+    for (unsigned i = 0; i < h.retries && next < kRtoMax; ++i) next = next * 2;
+    h.resend_at = now + std::min(next, kRtoMax);
+    out.answer(synack(h, cfg, now));
+    return HalfOpenVerdict::keep;
+}
+
+}  // namespace vma::tcp

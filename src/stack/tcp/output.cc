@@ -1,0 +1,285 @@
+// What to send next, pulled by the ring: RFC 9293 sections 3.8.6 (window), 3.7.4 (Nagle), 3.8.4 (keep-alive), RFC 6675
+// NextSeg, RFC 5681.
+#include <algorithm>
+
+#include "stack/tcp/steps.h"
+
+namespace vma::tcp {
+namespace {
+
+unsigned sack_bytes(const Tcb& t) {
+    if (!t.loss.sack_ok) return 0;
+    const unsigned most = t.ts.on ? 3 : 4;
+    const unsigned n = std::min<unsigned>(most, t.ooo.block_count + (t.ack.dsack ? 1 : 0));
+    return n ? 4 + 8 * n : 0;
+}
+
+void add_sack(Tcb& t, TcpOptions& opt) {
+    if (!t.loss.sack_ok) return;
+    const unsigned most = t.ts.on ? 3 : 4;
+    if (t.ack.dsack) opt.sack[opt.sack_count++] = t.ack.dsack_block;  // RFC 2883: first
+    for (unsigned i = 0; i < t.ooo.block_count && opt.sack_count < most; ++i)
+        opt.sack[opt.sack_count++] = t.ooo.blocks[i];
+}
+
+// Fields that every segment of a synchronised connection has; books the ACK it carries.
+void fill_head(Tcb& t, SegmentHead& h, Seq seq, uint8_t flags, unsigned segments, Instant now) {
+    h = {};
+    h.seq = seq;
+    h.ack = t.rcv.nxt;
+    h.flags = uint8_t(flags | kAck);
+    h.wnd = offer_window(t);
+    if (t.ts.on) {
+        h.opt.has_timestamps = true;
+        h.opt.ts_val = t.ts.value(now);
+        h.opt.ts_ecr = t.ts.recent;
+    }
+    add_sack(t, h.opt);
+    acked_now(t, 1);
+    t.count.segs_out += segments;
+}
+
+// Our own number for a segment without text, inside the window that the peer may have shrunk.
+Seq bare_seq(const Tcb& t) {
+    const Seq edge = t.snd.una + t.snd.wnd;
+    return t.snd.nxt > edge && uint32_t(t.snd.nxt - edge) < (1u << t.snd.wscale) ? edge : t.snd.nxt;
+}
+
+bool plan_reset(Tcb& t, SegmentPlan& p) {
+    p.head = {};
+    p.head.seq = bare_seq(t);
+    p.head.ack = t.rcv.nxt;
+    p.head.flags = kRst | kAck;
+    t.rst_due = false;
+    ++t.count.segs_out;
+    return true;
+}
+
+bool plan_syn(Tcb& t, Instant now, SegmentPlan& p) {
+    t.syn_due = false;
+    const bool synack = t.state == State::SYN_RECEIVED;
+    p.head = syn_head(t, synack, now);
+    p.retransmission = t.timers.retries > 0;
+    if (t.board.head == nullptr) {
+        // Out of memory: the RTO tries again.
+        if (!t.board.sent(*t.memory, t.snd.iss, t.snd.iss + 1, now, 0)) t.syn_due = true;
+    } else if (p.retransmission) {
+        t.board.head->ever_retransmitted = true;
+    }
+    if (t.timers.kind != Rtx::rto) arm(t, Rtx::rto, now + t.rtt.backed_off(t.timers.backoff));
+    if (synack) acked_now(t, 1);
+    ++t.count.segs_out;
+    return true;
+}
+
+// Largest payload of one plan, in whole segments of `mss`.
+uint32_t plan_limit(const Tcb& t, uint32_t mss) {
+    if (t.cfg.max_gso_bytes <= mss) return mss;
+    return t.cfg.max_gso_bytes / mss * mss;
+}
+
+void fill_payload(Tcb& t, SegmentPlan& p, Seq from, uint32_t n, uint32_t mss) {
+    p.payload_len = n ? t.out.slices(from, n, p.slices, kMaxSlices, &p.slice_count) : 0;
+    if (n == 0) p.slice_count = 0;
+    p.gso_size = p.payload_len > mss ? uint16_t(mss) : uint16_t(0);
+}
+
+void mark_urgent_field(const Tcb& t, SegmentHead& h) {
+    if (!t.snd.urgent || !(h.seq < t.snd.up)) return;
+    const uint32_t distance = uint32_t(t.snd.up - h.seq);
+    if (distance > 0xffff) return;
+    h.flags |= kUrg;
+    h.urg = uint16_t(distance);
+}
+
+void pace(Tcb& t, uint32_t bytes, Instant now) {
+    if (t.cfg.pacing_rate == 0) return;
+    const int64_t ns = int64_t(uint64_t(bytes) * 1000000000ull / t.cfg.pacing_rate);
+    t.timers.pace_at = std::max(t.timers.pace_at, now) + Duration::nanos(ns);
+}
+
+bool paced_out(Tcb& t, Instant now) {
+    t.timers.pace_wait = t.cfg.pacing_rate != 0 && now < t.timers.pace_at;
+    return t.timers.pace_wait;
+}
+
+unsigned segments_of(const SegmentPlan& p) {
+    return p.gso_size ? (p.payload_len + p.gso_size - 1) / p.gso_size : 1;
+}
+
+bool plan_retransmission(Tcb& t, Instant now, SegmentPlan& p) {
+    TxRange* r = t.board.next_lost();
+    if (r == nullptr || paced_out(t, now)) return false;
+    const uint32_t mss = t.snd.mss - sack_bytes(t);
+    const uint32_t pipe = t.board.pipe(t.snd.una, t.snd.nxt);
+    const uint32_t quota = t.cc.cwnd > pipe ? t.cc.cwnd - pipe : 0;
+    uint32_t n = std::min(r->len(), plan_limit(t, mss));
+    if (n > quota) n = quota / mss * mss;
+    if (n == 0) return false;
+    // A window that shrank: only its left edge is tried, as a probe would be.
+    const Seq edge = t.snd.una + t.snd.wnd;
+    if (r->start >= edge && !(r->start == t.snd.una && t.loss.rto_head)) return false;
+    if (r->start + n > edge && !(r->start == t.snd.una)) n = uint32_t(edge - r->start);
+    if (r->start == t.snd.una && t.snd.wnd < n) n = std::min(n, mss);
+    const Seq fin_at = t.write_seq();
+    uint32_t text = r->start < fin_at ? std::min(n, uint32_t(fin_at - r->start)) : 0;
+    fill_payload(t, p, r->start, text, mss);
+    if (p.payload_len < text) {  // more slices than a plan holds
+        text = p.payload_len;
+        n = text;
+    }
+    const Seq start = r->start;
+    if (!t.board.resent(*t.memory, *r, n, now, t.loss.delivered)) return false;
+    t.loss.rto_head = false;
+    uint8_t flags = 0;
+    if (start + n == fin_at || start + n == fin_at + 1) flags |= kPsh;
+    if (n > text) flags |= kFin;
+    if (text == 0) flags &= uint8_t(~kPsh);
+    p.retransmission = true;
+    const unsigned segments = segments_of(p);
+    fill_head(t, p.head, start, flags, segments, now);
+    mark_urgent_field(t, p.head);
+    if (t.loss.state == Recovery::fast) t.loss.prr_out += n;
+    t.count.retransmits += segments;
+    t.count.bytes_retransmitted += text;
+    t.count.data_segs_out += segments;
+    if (t.timers.kind != Rtx::rto) rearm_rto(t, now);
+    pace(t, p.payload_len, now);
+    return true;
+}
+
+// Nagle as modified by Minshall, which is Linux's: hold a short segment only while another short one is unacknowledged.
+bool may_send_short(const Tcb& t) {
+    if (t.snd.fin_queued || t.timers.probe_due) return true;
+    if (t.cfg.cork) return false;
+    return t.cfg.nodelay || !(t.snd.sml > t.snd.una && t.snd.sml <= t.snd.nxt);
+}
+
+// Bytes of new text to send now; sets the reason's traces (cwnd limited) when it is none.
+uint32_t new_text(Tcb& t, uint32_t mss) {
+    const uint32_t unsent = uint32_t(t.write_seq() - t.snd.nxt);
+    const int64_t window = int64_t(t.snd.una + t.snd.wnd - t.snd.nxt);
+    if (unsent == 0 || window <= 0) return 0;
+    const uint32_t pipe = t.board.pipe(t.snd.una, t.snd.nxt);
+    const uint32_t quota = t.cc.cwnd > pipe ? t.cc.cwnd - pipe : 0;
+    uint32_t n = std::min({unsent, uint32_t(window), plan_limit(t, mss)});
+    if (n > quota) {
+        n = quota / mss * mss;
+        t.loss.limited = true;
+        t.loss.limited_at = t.snd.nxt;
+        if (n == 0) return 0;
+    }
+    const uint32_t tail = n % mss;
+    if (tail == 0) return n;
+    if (n == unsent) return may_send_short(t) ? n : n - tail;
+    // Cut by the peer's window: RFC 9293 section 3.8.6.2.1, a fraction only if it is half of its largest window.
+    if (n > tail) return n - tail;
+    return n >= t.snd.max_wnd / 2 || t.timers.probe_due ? n : 0;
+}
+
+bool plan_text(Tcb& t, Instant now, SegmentPlan& p) {
+    if (t.snd.fin_sent || (t.write_seq() == t.snd.nxt && !t.snd.fin_queued)) return false;
+    if (paced_out(t, now)) return false;
+    if (t.flight() == 0 && t.cfg.slow_start_after_idle && t.timers.last_snd.ns != 0) {
+        const Duration idle = now - t.timers.last_snd;
+        if (idle > t.rtt.rto)
+            cc_algorithm(t.cc.kind).restart(t.cc, idle, t.rtt.rto, t.snd.mss, now);
+    }
+    const uint32_t mss = t.snd.mss - sack_bytes(t);
+    uint32_t n = new_text(t, mss);
+    fill_payload(t, p, t.snd.nxt, n, mss);
+    if (p.payload_len < n && p.payload_len > mss) {
+        // More slices than a plan holds: whole segments of what fits.
+        n = p.payload_len / mss * mss;
+        fill_payload(t, p, t.snd.nxt, n, mss);
+    }
+    n = p.payload_len;
+    const Seq start = t.snd.nxt;
+    const bool last = start + n == t.write_seq();
+    const bool fin = last && t.snd.fin_queued && start + n < t.snd.una + t.snd.wnd &&
+                     (n > 0 || t.write_seq() == t.snd.nxt);
+    if (n == 0 && !fin) return false;
+    const Seq end = start + (n + (fin ? 1 : 0));
+    if (!t.board.sent(*t.memory, start, end, now, t.loss.delivered)) return false;
+    t.snd.nxt = end;
+    if (n % mss != 0) t.snd.sml = end;
+    uint8_t flags = 0;
+    // PSH where the application's data ends, and at least every half window (Linux's forced push).
+    if (n > 0 && (last || end > t.snd.pushed + t.snd.max_wnd / 2)) {
+        flags |= kPsh;
+        t.snd.pushed = end;
+    }
+    if (fin) {
+        flags |= kFin;
+        t.snd.fin_sent = true;
+    }
+    t.timers.probe_due = false;
+    const unsigned segments = segments_of(p);
+    fill_head(t, p.head, start, flags, segments, now);
+    mark_urgent_field(t, p.head);
+    if (t.loss.state == Recovery::fast) t.loss.prr_out += n;
+    t.count.bytes_sent += n;
+    if (n > 0) t.count.data_segs_out += segments;
+    // An answer soon after a question: let answers carry the ACKs from now on.
+    if (n > 0 && now - t.ack.last_data < t.ack.ato) t.ack.pingpong = true;
+    t.timers.last_snd = now;
+    if (t.timers.kind != Rtx::rto) rearm_rto(t, now);
+    pace(t, n, now);
+    return true;
+}
+
+// Text that waits with nothing in flight has no ACK to come: the persist timer keeps it alive (window closed, window
+// silly, or cork, whose ceiling this is).
+void keep_alive_by_persist(Tcb& t, Instant now) {
+    if (t.flight() > 0 || t.timers.kind != Rtx::none || t.timers.pace_wait) return;
+    if (t.write_seq() == t.snd.nxt && !(t.snd.fin_queued && !t.snd.fin_sent)) return;
+    arm(t, Rtx::persist, now + t.rtt.backed_off(t.timers.backoff));
+}
+
+// A number that the peer has acknowledged already: it must answer with an ACK and its window (RFC 9293 section 3.8.4 and
+// 3.8.6.1; as Linux without a byte of text).
+bool plan_probe(Tcb& t, Instant now, SegmentPlan& p) {
+    if (!t.timers.probe_due) return false;
+    t.timers.probe_due = false;
+    p.probe = true;
+    p.slice_count = 0;
+    p.payload_len = p.gso_size = 0;
+    fill_head(t, p.head, t.snd.una - 1, 0, 1, now);
+    return true;
+}
+
+bool plan_ack(Tcb& t, Instant now, SegmentPlan& p) {
+    if (!t.ack.now) return false;
+    p.slice_count = 0;
+    p.payload_len = p.gso_size = 0;
+    fill_head(t, p.head, bare_seq(t), 0, 1, now);
+    return true;
+}
+
+}  // namespace
+
+bool next_segment(Tcb& t, Instant now, SegmentPlan& p) {
+    p.slice_count = p.gso_size = 0;
+    p.payload_len = 0;
+    p.retransmission = p.probe = false;
+    if (t.rst_due) return plan_reset(t, p);
+    switch (t.state) {
+        case State::CLOSED:
+        case State::LISTEN:
+            return false;
+        case State::SYN_SENT:
+            return t.syn_due && plan_syn(t, now, p);
+        case State::SYN_RECEIVED:
+            if (t.syn_due) return plan_syn(t, now, p);
+            return plan_ack(t, now, p);
+        case State::TIME_WAIT:
+            return plan_ack(t, now, p);
+        default:
+            break;
+    }
+    if (plan_retransmission(t, now, p) || plan_text(t, now, p)) return true;
+    keep_alive_by_persist(t, now);
+    return plan_probe(t, now, p) || plan_ack(t, now, p);
+}
+
+}  // namespace vma::tcp

@@ -1,0 +1,292 @@
+// Text, FIN, and when to acknowledge: RFC 9293 section 3.10.7.4 (seventh, eighth), section 3.8.6, RFC 1122 section
+// 4.2.3.2, RFC 5681 section 4.2; the delayed-ACK policy is Linux's.
+#include <algorithm>
+
+#include "stack/tcp/steps.h"
+
+namespace vma::tcp {
+namespace {
+
+constexpr Duration kAtoMin = Duration::millis(40);
+constexpr Duration kDelackMax = Duration::millis(200);
+
+// Frames may be held beyond the text they carry; past this the peer is wasting our memory.
+uint32_t charge_limit(const Tcb& t) { return 2 * t.rcv.buffer + 131072; }
+
+void estimate_rcv_mss(Tcb& t, const SegView& seg) {
+    const uint32_t size = seg.gso_size ? seg.gso_size : seg.payload_len;
+    if (size >= t.ack.rcv_mss)
+        t.ack.rcv_mss = uint16_t(std::min<uint32_t>(size, t.cfg.mss));
+    else if (size >= 536 && seg.has(kPsh) == false)
+        t.ack.rcv_mss = uint16_t(size);  // a full segment of a path that became narrower
+}
+
+// Inter-arrival statistics behind the delayed-ACK timeout.
+void note_text_arrival(Tcb& t, const SegView& seg, Instant now) {
+    estimate_rcv_mss(t, seg);
+    AckState& a = t.ack;
+    const Duration gap = now - a.last_data;
+    if (a.ato.ns == 0) {
+        enter_quickack(t, t.cfg.quickack_segments);
+        a.ato = kAtoMin;
+    } else if (gap <= kAtoMin / 2) {
+        a.ato = a.ato / 2 + kAtoMin / 2;
+    } else if (gap < a.ato) {
+        a.ato = std::min(a.ato / 2 + gap, t.rtt.rto);
+    } else if (gap > t.rtt.rto) {
+        // Long silence: the sender may have restarted from a small window.
+        enter_quickack(t, t.cfg.quickack_segments);
+    }
+    a.last_data = now;
+}
+
+// How long an ACK may wait now.
+Duration delay(const Tcb& t) {
+    Duration ato = t.ack.ato;
+    if (ato > kAtoMin) {
+        Duration most = t.ack.pingpong ? kDelackMax : Duration::millis(500);
+        if (t.rtt.has_sample()) most = std::min(most, std::max(t.rtt.srtt / 8, kAtoMin));
+        ato = std::min(ato, most);
+    }
+    return std::min(ato, kDelackMax);
+}
+
+void schedule_ack(Tcb& t, Instant now) {
+    AckState& a = t.ack;
+    // Every second full segment at the latest (RFC 1122 MUST, RFC 5681), but only if the ACK also moves the window;
+    // a merged frame counts as the segments it is made of.
+    const bool two_full =
+        uint32_t(t.rcv.nxt - t.rcv.acked) > a.rcv_mss &&
+        (window_to_offer(t) >= t.rcv.wnd() || t.rcv.nxt + window_to_offer(t) >= t.rcv.adv);
+    const bool quick = a.quick > 0 && !a.pingpong && t.cfg.quickack;
+    if (two_full || quick || !t.ooo.empty()) {
+        a.now = true;
+        return;
+    }
+    a.pending = true;
+    const Instant due = now + delay(t);
+    if (t.timers.delack_at.is_never() || due < t.timers.delack_at) t.timers.delack_at = due;
+}
+
+void advance_rcv_nxt(Tcb& t, uint32_t n, Instant now) {
+    t.rcv.nxt += n;
+    t.count.bytes_received += n;
+    // Receiver-side round trip: the time in which one window of text arrives.
+    auto& at = t.autotune;
+    if (at.rtt_at.ns == 0) {
+        at.rtt_at = now;
+        at.rtt_seq = t.rcv.adv;
+    } else if (t.rcv.nxt >= at.rtt_seq) {
+        const Duration sample = now - at.rtt_at;
+        at.rtt = at.rtt.ns == 0 ? sample : std::min(sample, at.rtt + at.rtt / 8);
+        at.rtt_at = now;
+        at.rtt_seq = t.rcv.nxt + t.rcv.wnd();
+    }
+}
+
+void stash_out_of_order(Tcb& t, SegView& seg, RxText text) {
+    ++t.count.ooo_in;
+    t.ack.now = true;
+    if (t.ooo.charge() + t.in.charge() + text.len > charge_limit(t)) return;
+    text_of(*seg.packet) = text;
+    SackBlock dup;
+    t.ooo.insert(static_cast<Packet&&>(seg.packet), dup);
+    if (t.loss.sack_ok && dup.left < dup.right) {
+        t.ack.dsack = true;
+        t.ack.dsack_block = dup;
+    }
+}
+
+}  // namespace
+
+void enter_quickack(Tcb& t, uint16_t segments) {
+    const uint32_t wnd = t.rcv.wnd() / (2u * t.ack.rcv_mss);
+    const uint16_t n = uint16_t(std::clamp<uint32_t>(wnd, 2, std::max<uint16_t>(segments, 2)));
+    t.ack.quick = std::max(t.ack.quick, n);
+    t.ack.pingpong = false;
+    if (t.ack.ato.ns == 0) t.ack.ato = kAtoMin;
+}
+
+void challenge_ack(Tcb& t, Instant now) {
+    // RFC 5961 section 7: a limit per connection, so that forged segments cannot make us a source of traffic.
+    if (now - t.ack.challenge_window >= Duration::seconds(1)) {
+        t.ack.challenge_window = now;
+        t.ack.challenges = 0;
+    }
+    if (t.ack.challenges >= 10) return;
+    ++t.ack.challenges;
+    ++t.count.challenge_acks;
+    t.ack.now = true;
+}
+
+Verdict take_in_order(Tcb& t, SegView& seg, Instant now, Actions& out) {
+    const uint32_t skip = uint32_t(t.rcv.nxt - seg.seq);
+    const uint32_t len = std::min(seg.payload_len - skip, t.rcv.wnd());
+    if (t.in.charge() > charge_limit(t) && t.in.bytes > 0) {
+        t.ack.now = true;
+        return Verdict::drop(DropReason::receive_queue_full);
+    }
+    note_text_arrival(t, seg, now);
+    text_of(*seg.packet) = {t.rcv.nxt, seg.payload_offset + skip, len};
+    t.in.append(static_cast<Packet&&>(seg.packet));
+    const Seq before = t.rcv.nxt;
+    Seq nxt = t.rcv.nxt + len;
+    if (!t.ooo.empty()) {
+        nxt = t.ooo.take_ready(nxt, t.in);
+        t.ack.now = true;  // a hole closed: RFC 5681 section 4.2
+    }
+    advance_rcv_nxt(t, uint32_t(nxt - before), now);
+    out.set(kReadable);
+    schedule_ack(t, now);
+    return Verdict::go_on();
+}
+
+Verdict take_text(Tcb& t, SegView& seg, Instant now, Actions& out) {
+    if (seg.payload_len == 0) return Verdict::go_on();
+    if (t.state != State::ESTABLISHED && t.state != State::FIN_WAIT_1 &&
+        t.state != State::FIN_WAIT_2) {
+        // After the peer's FIN: at most a retransmission.
+        t.ack.now = true;
+        return Verdict::drop(DropReason::tcp_beyond_fin);
+    }
+    if (t.orphan && seg.text_end() > t.rcv.nxt) {
+        // RFC 1122 section 4.2.2.13: nobody can read it; the peer must learn that it is lost.
+        abort(t, 0, out);
+        return Verdict::reply(DropReason::tcp_closed_reader);
+    }
+    Seq right = Seq::max(t.rcv.adv, t.rcv.nxt);
+    if (t.rcv.fin_seen) right = Seq::min(right, t.rcv.fin);
+    if (seg.text_end() <= t.rcv.nxt) {
+        if (t.loss.sack_ok) {
+            t.ack.dsack = true;
+            t.ack.dsack_block = {seg.seq, seg.text_end()};
+        }
+        t.ack.now = true;
+        enter_quickack(t, t.cfg.quickack_segments);
+        return Verdict::drop(DropReason::tcp_duplicate);
+    }
+    if (seg.seq >= right) {
+        t.ack.now = true;
+        return Verdict::drop(t.rcv.fin_seen ? DropReason::tcp_beyond_fin
+                                            : DropReason::tcp_sequence);
+    }
+    if (seg.text_end() > right) seg.payload_len = uint32_t(right - seg.seq);
+    if (seg.seq <= t.rcv.nxt) {
+        if (t.rcv.nxt == right) {  // nothing of it fits
+            t.ack.now = true;
+            return Verdict::drop(DropReason::tcp_sequence);
+        }
+        return take_in_order(t, seg, now, out);
+    }
+    note_text_arrival(t, seg, now);
+    stash_out_of_order(t, seg, {seg.seq, seg.payload_offset, seg.payload_len});
+    return Verdict::go_on();
+}
+
+Verdict check_fin(Tcb& t, const SegView& seg, Instant now, Actions& out) {
+    if (seg.has(kFin) && !t.rcv.fin_seen) {
+        // text_end() is past what take_text cut off at the window, hence the bound.
+        const Seq fin = seg.text_end();
+        if (fin >= t.rcv.nxt && fin <= Seq::max(t.rcv.adv, t.rcv.nxt)) {
+            t.rcv.fin = fin;
+            t.rcv.fin_seen = true;
+        }
+    }
+    if (seg.has(kFin)) t.ack.now = true;
+    if (!t.rcv.fin_seen || t.rcv.fin_done || !(t.rcv.fin == t.rcv.nxt)) return Verdict::go_on();
+    t.rcv.fin_done = true;
+    t.rcv.nxt += 1;
+    t.rcv.adv = Seq::max(t.rcv.adv, t.rcv.nxt);
+    t.ooo.clear();
+    t.ack.now = true;
+    t.ack.pingpong = false;
+    out.set(kPeerClosed | kReadable);
+    switch (t.state) {
+        case State::SYN_RECEIVED:
+        case State::ESTABLISHED:
+            t.state = State::CLOSE_WAIT;
+            break;
+        // Our FIN was not acknowledged: check_ack would have moved us to FIN_WAIT_2.
+        case State::FIN_WAIT_1:
+            t.state = State::CLOSING;
+            break;
+        case State::FIN_WAIT_2:
+            enter_time_wait(t, now, out);
+            break;
+        default:
+            break;
+    }
+    return Verdict::go_on();
+}
+
+uint8_t scale_for(uint32_t window) {
+    uint8_t s = 0;
+    while (s < 14 && (uint32_t(65535) << s) < window) ++s;  // RFC 7323 section 2.3: at most 14
+    return s;
+}
+
+uint32_t window_to_offer(const Tcb& t) {
+    const uint32_t used = t.in.bytes;
+    uint32_t space = used >= t.rcv.buffer ? 0 : t.rcv.buffer - used;
+    const uint32_t cur = t.rcv.wnd();
+    // Silly-window avoidance, RFC 9293 section 3.8.6.2.2: nothing rather than a sliver.
+    if (space < std::min<uint32_t>(t.ack.rcv_mss, t.rcv.buffer / 2) || space < t.rcv.buffer / 16)
+        space = 0;
+    if (t.in.charge() + t.ooo.charge() > charge_limit(t)) space = 0;
+    space = std::min({space, t.cfg.window_clamp, uint32_t(65535) << t.rcv.wscale});
+    const uint32_t mask = (1u << t.rcv.wscale) - 1;
+    space &= ~mask;
+    // MUST NOT shrink (RFC 9293 SHLD-14): rounded up, the edge stays or moves right.
+    if (space < cur) space = (cur + mask) & ~mask;
+    return std::min(space, uint32_t(65535) << t.rcv.wscale);
+}
+
+uint16_t offer_window(Tcb& t) {
+    const uint32_t window = window_to_offer(t);
+    t.rcv.adv = Seq::max(t.rcv.adv, t.rcv.nxt + window);
+    return uint16_t(window >> t.rcv.wscale);
+}
+
+void acked_now(Tcb& t, unsigned segments) {
+    t.rcv.acked = t.rcv.nxt;
+    t.ack.now = t.ack.pending = t.ack.dsack = false;
+    t.timers.delack_at = Instant::never();
+    t.ack.quick = uint16_t(t.ack.quick > segments ? t.ack.quick - segments : 0);
+}
+
+namespace {
+
+// Dynamic right sizing: offer twice what was read in the last round trip.
+void autotune(Tcb& t, uint32_t n, Instant now) {
+    auto& at = t.autotune;
+    at.copied += n;
+    const Duration rtt = at.rtt.ns ? at.rtt : t.rtt.srtt;
+    if (rtt.ns == 0 || now - at.at < rtt) return;
+    if (at.copied > at.space) {
+        const uint64_t want = 2ull * at.copied + 16ull * t.ack.rcv_mss;
+        if (at.at.ns != 0 && want > t.rcv.buffer)
+            t.rcv.buffer = uint32_t(std::min<uint64_t>(want, t.cfg.receive_buffer_max));
+        at.space = at.copied;
+    }
+    at.copied = 0;
+    at.at = now;
+}
+
+}  // namespace
+
+void after_read(Tcb& t, uint32_t n, Instant now, Actions& out) {
+    if (n == 0 || t.state <= State::SYN_SENT || t.state == State::TIME_WAIT) return;
+    if (t.rcv.buffer < t.cfg.receive_buffer_max) autotune(t, n, now);
+    if (t.rcv.fin_done) return;
+    const uint32_t cur = t.rcv.wnd();
+    const uint32_t next = window_to_offer(t);
+    // Worth a segment of its own when the window at least doubles, or an owed ACK can go along with it.
+    const bool doubled = next >= 2 * cur && next > cur && next - cur >= t.ack.rcv_mss;
+    const bool owed = t.ack.pending && uint32_t(t.rcv.nxt - t.rcv.acked) > t.ack.rcv_mss;
+    if (doubled || owed || (cur == 0 && next > 0)) {
+        t.ack.now = true;
+        out.set(kOutput);
+    }
+}
+
+}  // namespace vma::tcp

@@ -1,0 +1,84 @@
+#include "stack/tcp/receive_queue.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace vma::tcp {
+
+bool merge_text(PacketBuf& to, const PacketBuf& from, RxText text) {
+    RxText& last = text_of(to);
+    if (text.len > kCopyBelow || !(last.end() == text.seq)) return false;
+    const uint64_t at = uint64_t(last.offset) + last.len;
+    if (at + text.len > to.room) return false;  // room is 0 for lent memory
+    std::memcpy(to.data + at, from.data + text.offset, text.len);
+    last.len += text.len;
+    return true;
+}
+
+void ReceiveQueue::append(Packet packet) {
+    const RxText text = text_of(*packet);
+    bytes += text.len;
+    PacketBuf* last = packets.back();
+    if (last != nullptr && merge_text(*last, *packet, text)) return;
+    ++frames;
+    packets.push_back(*packet.detach());
+}
+
+size_t ReceiveQueue::peek(const iovec* iov, size_t count, size_t skip) {
+    size_t done = 0, in_iov = 0, i = 0;
+    for (PacketBuf* p = packets.front(); p != nullptr && i < count; p = packets.next(*p)) {
+        const RxText& text = text_of(*p);
+        if (skip >= text.len) {
+            skip -= text.len;
+            continue;
+        }
+        const uint8_t* from = p->data + text.offset + skip;
+        size_t left = text.len - skip;
+        skip = 0;
+        while (left > 0 && i < count) {
+            const size_t k = std::min(left, iov[i].iov_len - in_iov);
+            if (k > 0) std::memcpy(static_cast<uint8_t*>(iov[i].iov_base) + in_iov, from, k);
+            from += k;
+            left -= k;
+            done += k;
+            in_iov += k;
+            if (in_iov == iov[i].iov_len) {
+                ++i;
+                in_iov = 0;
+            }
+        }
+    }
+    return done;
+}
+
+void ReceiveQueue::consume(uint32_t n) {
+    while (n > 0) {
+        PacketBuf* p = packets.front();
+        if (p == nullptr) return;
+        RxText& text = text_of(*p);
+        const uint32_t k = std::min(n, text.len);
+        text.offset += k;
+        text.len -= k;
+        text.seq += k;
+        bytes -= k;
+        n -= k;
+        if (text.len > 0) return;
+        --frames;
+        Packet gone(packets.pop_front());
+    }
+}
+
+Packet ReceiveQueue::take_front() {
+    PacketBuf* p = packets.pop_front();
+    if (p == nullptr) return {};
+    bytes -= text_of(*p).len;
+    --frames;
+    return Packet(p);
+}
+
+void ReceiveQueue::clear() {
+    while (PacketBuf* p = packets.pop_front()) Packet gone(p);
+    bytes = frames = 0;
+}
+
+}  // namespace vma::tcp

@@ -1,0 +1,150 @@
+#include "stack/tcp/send_buffer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "stack/tcp/sack.h"
+
+namespace vma::tcp {
+
+SendChunk* TcpMemory::take_chunk(size_t want) {
+    const bool large = want > kSmallChunk - sizeof(SendChunk);
+    const uint32_t block = large ? kLargeChunk : kSmallChunk;
+    void* raw = arena_->allocate(block);
+    if (raw == nullptr) return nullptr;
+    ++chunks_out_;
+    return new (raw) SendChunk{nullptr, 0, 0, uint32_t(block - sizeof(SendChunk)), large};
+}
+
+void TcpMemory::give_chunk(SendChunk* chunk) {
+    arena_->free(chunk, chunk->large ? kLargeChunk : kSmallChunk);
+    --chunks_out_;
+}
+
+TxRange* TcpMemory::take_range() {
+    void* raw = arena_->allocate(sizeof(TxRange));
+    if (raw == nullptr) return nullptr;
+    ++ranges_out_;
+    return new (raw) TxRange;
+}
+
+void TcpMemory::give_range(TxRange* range) {
+    arena_->free(range, sizeof(TxRange));
+    --ranges_out_;
+}
+
+size_t SendBuffer::append(TcpMemory& memory, const iovec* iov, size_t count) {
+    size_t done = 0, left = room();
+    for (size_t i = 0; i < count && left > 0; ++i) {
+        const size_t n = std::min(iov[i].iov_len, left);
+        const uint32_t before = bytes;
+        const bool all = append_all(memory, iov[i].iov_base, n);
+        done += bytes - before;
+        left -= bytes - before;
+        if (!all || n < iov[i].iov_len) break;
+    }
+    return done;
+}
+
+bool SendBuffer::append_all(TcpMemory& memory, const void* data, size_t n) {
+    auto* from = static_cast<const uint8_t*>(data);
+    while (n > 0) {
+        if (tail == nullptr || tail->end == tail->room) {
+            // Many small writes in a row get large chunks too: a super-frame has few slices.
+            SendChunk* chunk = memory.take_chunk(std::max<size_t>(n, bytes));
+            if (chunk == nullptr) return false;
+            (tail ? tail->next : head) = chunk;
+            tail = chunk;
+        }
+        const uint32_t k = uint32_t(std::min<size_t>(n, tail->room - tail->end));
+        std::memcpy(tail->data() + tail->end, from, k);
+        tail->end += k;
+        bytes += k;
+        from += k;
+        n -= k;
+    }
+    return true;
+}
+
+void SendBuffer::acknowledge(TcpMemory& memory, Seq una) {
+    int32_t advance = una - start;
+    while (advance > 0 && head != nullptr) {
+        const uint32_t held = head->end - head->begin;
+        const uint32_t k = std::min(uint32_t(advance), held);
+        head->begin += k;
+        start += k;
+        bytes -= k;
+        advance -= int32_t(k);
+        if (k < held) break;
+        SendChunk* gone = head;
+        if (hint == gone) hint = nullptr;
+        head = gone->next;
+        if (head == nullptr) tail = nullptr;
+        memory.give_chunk(gone);
+    }
+    // The hint's first byte is counted from its current begin.
+    if (hint == head) hint_seq = start;
+}
+
+uint32_t SendBuffer::slices(Seq from, uint32_t n, iovec* out, unsigned max, uint16_t* count) {
+    SendChunk* chunk = head;
+    Seq at = start;
+    if (hint != nullptr && hint_seq <= from) {
+        chunk = hint;
+        at = hint_seq;
+    }
+    while (chunk != nullptr && at + (chunk->end - chunk->begin) <= from) {
+        at += chunk->end - chunk->begin;
+        chunk = chunk->next;
+    }
+    uint32_t covered = 0;
+    uint16_t used = 0;
+    if (chunk != nullptr) {
+        hint = chunk;
+        hint_seq = at;
+    }
+    uint32_t skip = uint32_t(from - at);
+    while (chunk != nullptr && covered < n && used < max) {
+        const uint32_t k = std::min(n - covered, chunk->end - chunk->begin - skip);
+        if (k > 0) {
+            out[used++] = {chunk->data() + chunk->begin + skip, k};
+            covered += k;
+        }
+        skip = 0;
+        chunk = chunk->next;
+    }
+    *count = used;
+    return covered;
+}
+
+size_t SendBuffer::copy_out(Seq from, void* out, size_t n) const {
+    auto* to = static_cast<uint8_t*>(out);
+    size_t done = 0;
+    Seq at = start;
+    for (const SendChunk* c = head; c != nullptr && done < n; c = c->next) {
+        const uint32_t held = c->end - c->begin;
+        if (from < at + held) {
+            const uint32_t skip = uint32_t(from - at);
+            const size_t k = std::min<size_t>(n - done, held - skip);
+            std::memcpy(to + done, c->data() + c->begin + skip, k);
+            done += k;
+            from += uint32_t(k);
+        }
+        at += held;
+    }
+    return done;
+}
+
+void SendBuffer::clear(TcpMemory& memory) {
+    while (head != nullptr) {
+        SendChunk* gone = head;
+        head = gone->next;
+        memory.give_chunk(gone);
+    }
+    tail = hint = nullptr;
+    start += bytes;
+    bytes = 0;
+}
+
+}  // namespace vma::tcp

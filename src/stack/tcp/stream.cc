@@ -1,0 +1,122 @@
+// The application's side: bytes in, bytes out, and the numbers it may ask for.
+#include <algorithm>
+
+#include "stack/tcp/steps.h"
+
+namespace vma::tcp {
+
+size_t write(Tcb& t, const iovec* iov, size_t count, Instant now, Actions& out) {
+    (void)now;
+    if (!t.can_send() &&
+        !((t.state == State::SYN_SENT || t.state == State::SYN_RECEIVED) && !t.snd.fin_queued))
+        return 0;
+    const size_t n = t.out.append(*t.memory, iov, count);
+    if (n > 0) out.set(kOutput);
+    return n;
+}
+
+void mark_urgent(Tcb& t) {
+    t.snd.urgent = true;
+    t.snd.up = t.write_seq();
+}
+
+size_t peek(Tcb& t, const iovec* iov, size_t count, size_t skip) {
+    return t.in.peek(iov, count, skip);
+}
+
+size_t read(Tcb& t, const iovec* iov, size_t count, Instant now, Actions& out) {
+    const size_t n = t.in.peek(iov, count, 0);
+    if (n > 0) consume(t, uint32_t(n), now, out);
+    return n;
+}
+
+void consume(Tcb& t, uint32_t n, Instant now, Actions& out) {
+    n = std::min(n, t.in.bytes);
+    t.in.consume(n);
+    after_read(t, n, now, out);
+}
+
+Packet take_front(Tcb& t, Instant now, Actions& out) {
+    const uint32_t before = t.in.bytes;
+    Packet p = t.in.take_front();
+    after_read(t, before - t.in.bytes, now, out);
+    return p;
+}
+
+void config_changed(Tcb& t, Instant now, Actions& out) {
+    if (t.synchronised() && t.state != State::TIME_WAIT) {
+        if (!t.cfg.keepalive)
+            t.timers.keepalive_at = Instant::never();
+        else
+            t.timers.keepalive_at = std::max(now, t.timers.last_rcv + t.cfg.keepalive_idle);
+        // TCP_QUICKACK on: what is owed leaves now.
+        if (t.cfg.quickack && t.ack.pending) t.ack.now = true;
+    }
+    out.set(kOutput);
+}
+
+void set_buffers(Tcb& t, uint32_t send, uint32_t receive, bool fixed) {
+    t.out.limit = send;
+    t.cfg.send_buffer = send;
+    // The window in the peer's hands stays valid: offers never retreat, whatever the buffer.
+    t.rcv.buffer = receive;
+    t.cfg.receive_buffer = receive;
+    if (fixed) t.cfg.receive_buffer_max = receive;
+}
+
+uint32_t unsent_bytes(const Tcb& t) {
+    const Seq end = t.write_seq();
+    return t.snd.nxt < end ? uint32_t(end - t.snd.nxt) : 0;
+}
+
+Numbers numbers(const Tcb& t, Instant now) {
+    Numbers n{};
+    const uint32_t mss = std::max<uint32_t>(t.snd.mss, 1);
+    auto segments = [mss](uint32_t bytes) { return (bytes + mss - 1) / mss; };
+    auto ago = [now](Instant at) { return at.ns ? uint32_t((now - at).to_millis()) : 0u; };
+    n.state = t.state;
+    n.retransmits = t.timers.retries;
+    n.probes = uint8_t(t.timers.probes + t.timers.keepalives);
+    n.backoff = t.timers.backoff;
+    n.snd_wscale = t.snd.wscale;
+    n.rcv_wscale = t.rcv.wscale;
+    n.timestamps = t.ts.on;
+    n.sack = t.loss.sack_ok;
+    n.rto_us = uint32_t(t.rtt.backed_off(t.timers.backoff).to_micros());
+    n.ato_us = uint32_t(t.ack.ato.to_micros());
+    n.snd_mss = t.snd.mss;
+    n.rcv_mss = t.ack.rcv_mss;
+    n.unacked = segments(t.flight());
+    n.sacked = segments(t.board.sacked + t.board.reno_sacked);
+    n.lost = segments(t.board.lost);
+    n.retrans = segments(t.board.retransmitted);
+    n.last_data_sent_ms = ago(t.timers.last_snd);
+    n.last_data_recv_ms = ago(t.ack.last_data);
+    n.last_ack_recv_ms = ago(t.timers.last_rcv);
+    n.rtt_us = uint32_t(t.rtt.srtt.to_micros());
+    n.rttvar_us = uint32_t(t.rtt.rttvar.to_micros());
+    n.min_rtt_us = t.rtt.has_sample() ? uint32_t(t.rtt.min_rtt.to_micros()) : 0;
+    n.snd_ssthresh =
+        t.cc.ssthresh >= kInfiniteSsthresh ? kInfiniteSsthresh : segments(t.cc.ssthresh);
+    n.snd_cwnd = segments(t.cc.cwnd);
+    n.rcv_ssthresh = t.rcv.buffer;
+    n.rcv_space = t.autotune.space ? t.autotune.space : t.rcv.buffer;
+    n.total_retrans = t.count.retransmits;
+    n.notsent_bytes = unsent_bytes(t);
+    n.snd_wnd = t.snd.wnd;
+    n.rcv_wnd = t.rcv.wnd();
+    n.bytes_acked = t.count.bytes_acked;
+    n.bytes_received = t.count.bytes_received;
+    n.bytes_sent = t.count.bytes_sent + t.count.bytes_retransmitted;
+    n.bytes_retrans = t.count.bytes_retransmitted;
+    n.segs_in = t.count.segs_in;
+    n.segs_out = t.count.segs_out;
+    n.data_segs_in = t.count.data_segs_in;
+    n.data_segs_out = t.count.data_segs_out;
+    n.delivered = segments(uint32_t(std::min<uint64_t>(t.loss.delivered, 0xffffffff)));
+    n.dsack_dups = t.count.dsacks_in;
+    n.ooo_packets = t.count.ooo_in;
+    return n;
+}
+
+}  // namespace vma::tcp

@@ -1,0 +1,154 @@
+// The entries of the TCP machine. Sans-io: segments, time and application calls come in, segments, events and deadlines
+// are values that come out. RFC 9293; see docs/RFC.md for the requirement index.
+//
+// One connection, in the order in which a caller uses it:
+//   open            connect(), or on_syn() -> HalfOpen -> establish()
+//   a segment came  segment_arrives(); send actions.reply if there is one; then pull
+//   pull            while the ring has room: next_segment() -> build and send
+//   time            deadline() tells when deadline_reached() must be called; then pull
+//   application     write(), read(), shutdown_write(), close(), abort(); then pull
+//   end             on kReleasable, or whenever the caller wants: release(), then free the Tcb
+// All calls on one Tcb are made under its shard's lease. None blocks, allocates outside of TcpMemory, or calls back.
+#pragma once
+
+#include "base/rng.h"
+#include "stack/tcp/tcb.h"
+
+namespace vma::tcp {
+
+// ---- open (handshake.cc, listen.cc)
+
+struct OpenParams {
+    Endpoint local, remote;
+    Seq iss;                 // isn.h
+    uint32_t ts_offset = 0;  // isn.h
+    TcpMemory* memory = nullptr;
+};
+// Active open of a fresh Tcb: SYN_SENT, the SYN is ready to be pulled.
+void connect(Tcb& t, const OpenParams& open, const TcpConfig& cfg, Instant now);
+
+struct ListenVerdict {
+    enum Kind : uint8_t { drop, half_open, reset } kind = drop;
+    DropReason reason = DropReason::none;  // with drop
+    HalfOpen record;  // with half_open: keep it, and send actions.reply (SYN-ACK)
+};
+// A segment for a listener that matches no connection, HalfOpen or TimeWait (RFC 9293 section 3.10.7.2). `reset`: send
+// actions.reply. iss and ts_offset as for connect().
+ListenVerdict on_syn(const ListenState& listener, const TcpConfig& cfg, const SegView& seg,
+                     const OpenParams& open, Instant now, Actions& out);
+
+enum class HalfOpenVerdict : uint8_t {
+    keep,    // send actions.reply if present
+    remove,  // forget the record; send actions.reply if present
+    establish,  // make a Tcb: establish(), then segment_arrives(Tcb&) with the same segment, then forget the record
+};
+HalfOpenVerdict segment_arrives(HalfOpen& h, const ListenState& listener, const TcpConfig& cfg,
+                                const SegView& seg, Instant now, Actions& out);
+inline Instant deadline(const HalfOpen& h) { return h.resend_at; }
+// Resends the SYN-ACK (actions.reply) or gives up (remove).
+HalfOpenVerdict deadline_reached(HalfOpen& h, const TcpConfig& cfg, Instant now, Actions& out);
+// A fresh Tcb in SYN_RECEIVED from the record; the ACK that follows makes it ESTABLISHED.
+void establish(Tcb& t, const HalfOpen& h, const TcpConfig& cfg, TcpMemory& memory, Instant now);
+
+// ---- segments in (segment_arrives.cc, fast_path.cc)
+
+// Events and an immediate reply in `out`. seg.packet is moved out when its text was kept.
+Verdict segment_arrives(Tcb& t, SegView& seg, Instant now, Actions& out);
+// The same without the fast path; for tests.
+Verdict segment_arrives_slow(Tcb& t, SegView& seg, Instant now, Actions& out);
+// Answer to a segment that belongs to no connection (RFC 9293 section 3.10.7.1). False for a RST: no answer.
+bool reset_for(const SegView& seg, SegmentHead& out);
+
+// ---- segments out (output.cc)
+
+// The next segment to put on the wire, already accounted as sent (a frame that the ring then loses is a lost segment).
+// False: nothing to send now.
+bool next_segment(Tcb& t, Instant now, SegmentPlan& out);
+
+// ---- time (timers.cc)
+
+Instant deadline(const Tcb& t);  // never() when nothing is due
+void deadline_reached(Tcb& t, Instant now, Actions& out);
+
+// ---- application (stream.cc, close.cc)
+
+// Takes bytes into the send buffer; returns how many (0: full, or the state does not allow sending).
+size_t write(Tcb& t, const iovec* iov, size_t count, Instant now, Actions& out);
+inline size_t write(Tcb& t, const void* data, size_t n, Instant now, Actions& out) {
+    const iovec one{const_cast<void*>(data), n};
+    return write(t, &one, 1, now, out);
+}
+// Marks the byte before `end` of what has been written so far as urgent (MSG_OOB sent it last).
+void mark_urgent(Tcb& t);
+// Copies unread bytes out and consumes them; 0: none there (see at_eof).
+size_t read(Tcb& t, const iovec* iov, size_t count, Instant now, Actions& out);
+inline size_t read(Tcb& t, void* data, size_t n, Instant now, Actions& out) {
+    const iovec one{data, n};
+    return read(t, &one, 1, now, out);
+}
+// MSG_PEEK: copies without consuming.
+size_t peek(Tcb& t, const iovec* iov, size_t count, size_t skip = 0);
+// Consumes n bytes without copying (MSG_TRUNC, or after zero-copy use of t.in.front()).
+void consume(Tcb& t, uint32_t n, Instant now, Actions& out);
+// Zero copy: the frame at the front becomes the caller's, its text described by text_of().
+Packet take_front(Tcb& t, Instant now, Actions& out);
+// True when the peer's FIN was reached and everything before it was read.
+inline bool at_eof(const Tcb& t) { return t.in.bytes == 0 && t.rcv.fin_done; }
+
+// SHUT_WR: FIN after the last byte written.
+void shutdown_write(Tcb& t, Instant now, Actions& out);
+// SHUT_RD: local only; later text makes no RST until close().
+void shutdown_read(Tcb& t);
+// The last close(): orderly unless bytes are unread, then RST (RFC 2525 section 2.17). The Tcb lives on as an orphan until
+// kReleasable. SO_LINGER 0 is abort(); SO_LINGER n waits for kAllAcked.
+void close(Tcb& t, Instant now, Actions& out);
+// RST if the state calls for one (to be pulled), then CLOSED; `error` is what the socket will report (0: nothing).
+void abort(Tcb& t, int error, Actions& out);
+// After nodelay, cork, quickack, keepalive, user_timeout ... of t.cfg were changed.
+void config_changed(Tcb& t, Instant now, Actions& out);
+// SO_RCVBUF / SO_SNDBUF as bytes of text.
+void set_buffers(Tcb& t, uint32_t send, uint32_t receive, bool fixed);
+// ICMP or local error already judged hard by the caller: fails a connection that is opening.
+void fail(Tcb& t, int error, Actions& out);
+// Gives queues and blocks back. The Tcb may then be freed or used for a new connection after reset to Tcb{}.
+void release(Tcb& t);
+
+// ---- TIME_WAIT (time_wait.cc)
+
+// What remains when kTimeWait was reported and the socket no longer needs the Tcb.
+TimeWait time_wait_of(const Tcb& t);
+enum class TimeWaitVerdict : uint8_t {
+    keep,    // send actions.reply if present
+    remove,  // forget the record
+    reuse,  // a SYN that may open the tuple again: forget the record, go on with on_syn(); ISS above iss_hint
+};
+TimeWaitVerdict segment_arrives(TimeWait& tw, const SegView& seg, Instant now, Actions& out,
+                                Seq& iss_hint);
+inline Instant deadline(const TimeWait& tw) { return tw.expires; }
+// connect() from our side onto a tuple in TIME_WAIT (RFC 6191, Linux's tcp_tw_reuse): allowed with timestamps and a second
+// of age; the new ISS must be above iss_hint.
+bool may_reuse(const TimeWait& tw, Instant now, Seq& iss_hint);
+
+// ---- queries
+
+inline uint32_t unread_bytes(const Tcb& t) { return t.in.bytes; }    // SIOCINQ
+inline uint32_t unacked_bytes(const Tcb& t) { return t.out.bytes; }  // SIOCOUTQ
+uint32_t unsent_bytes(const Tcb& t);                                 // SIOCOUTQNSD
+// Numbers for TCP_INFO, in its units where it has some.
+struct Numbers {
+    State state;
+    uint8_t retransmits, probes, backoff, snd_wscale, rcv_wscale;
+    bool timestamps, sack;
+    uint32_t rto_us, ato_us, snd_mss, rcv_mss, unacked, sacked, lost,
+        retrans;  // counts are segments
+    uint32_t last_data_sent_ms, last_data_recv_ms, last_ack_recv_ms;
+    uint32_t rtt_us, rttvar_us, min_rtt_us, snd_ssthresh, snd_cwnd, rcv_ssthresh, rcv_space,
+        total_retrans;
+    uint32_t notsent_bytes, snd_wnd, rcv_wnd;
+    uint64_t bytes_acked, bytes_received, bytes_sent, bytes_retrans;
+    uint64_t segs_in, segs_out, data_segs_in, data_segs_out, delivered;
+    uint32_t dsack_dups, ooo_packets;
+};
+Numbers numbers(const Tcb& t, Instant now);
+
+}  // namespace vma::tcp
