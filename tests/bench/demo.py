@@ -54,8 +54,8 @@ def main():
     with Net("ab", congestion="cubic") as net:
         for protocol, work, unit, less, measure in ROWS:
             samples = run_row(net, measure)
-            print(f"{protocol + ' ' + work:36} {unit:6} {figure(statistics.median(s.value for s in samples['kernel'])):>10}"
-                  + "".join(f" {cell(samples, side):>20}" for side in ("both", "client", "server"))
+            kernel = statistics.median(s.value for s in samples["kernel"])
+            print(f"{protocol + ' ' + work:36} {unit:6} {figure(kernel):>10}" + "".join(f" {cell(samples, side):>20}" for side in ("both", "client", "server"))
                   + f"   {'less' if less else 'more'} is better", flush=True)
             accelerated += [s.accelerated for side in ("both", "server") for s in samples[side]]
             proof = samples["both"][-1].note or proof
@@ -66,7 +66,7 @@ def main():
     try:
         print(f"See it on your own program: ./dev run PROGRAM, and beside it {binary('vma_stats')} -p PID -v 3")
     except FileNotFoundError:
-        print("See it on your own program: ./dev run PROGRAM; while it receives, InDatagrams in /proc/net/snmp stands still.")
+        print("See it on your own program: ./dev run PROGRAM; InDatagrams in /proc/net/snmp stands still meanwhile.")
     return 0 if yes == len(accelerated) else 1
 
 

@@ -50,7 +50,8 @@ def _offloaded(result, protocol, expected):
 
 def ping_pong(protocol="udp", nonblocked=False, size=14, percentile="p50"):
     def measure(net, client_env, server_env, seconds):
-        result = sockperf.run_pair(net["a"], net["b"], "pp", protocol, size, seconds, client_env, server_env, nonblocked)
+        result = sockperf.run_pair(net["a"], net["b"], "pp", protocol, size, seconds, client_env, server_env,
+                                   nonblocked)
         if percentile not in result.latency or result.client_rc != 0:
             raise AssertionError(f"sockperf gave no {percentile}\n{result.text}")
         return Sample(result.latency[percentile], _offloaded(result, protocol, result.received))
@@ -63,8 +64,8 @@ def throughput(protocol="udp", size=64):
         if not result.received or result.client_rc != 0:
             raise AssertionError(f"the server received nothing\n{result.text}")
         return Sample(result.rate, _offloaded(result, protocol, result.received),
-                      f"{result.sent:,} sent, {result.received:,} received, {result.kernel_in:,} of them through the kernel's UDP"
-                      if protocol == "udp" else "")
+                      f"{result.sent:,} sent, {result.received:,} received, {result.kernel_in:,} of them through the "
+                      "kernel's UDP" if protocol == "udp" else "")
     return measure
 
 
@@ -83,8 +84,9 @@ def iperf(net, client_env, server_env, seconds):
 
 
 def idle_after_load(net, client_env, server_env, seconds):
-    """CPU of a blocking sockperf server from one second after a ping-pong ended, percent of a core over `seconds` (>= 1)."""
-    server = net["b"].start(["sockperf", "sr", "-i", net["b"].ip, "-p", str(sockperf.PORT)], cpu=SERVER_CPU, env=server_env)
+    """CPU of a blocking sockperf server from one second after a ping-pong ended, percent of a core."""
+    server = net["b"].start(["sockperf", "sr", "-i", net["b"].ip, "-p", str(sockperf.PORT)], cpu=SERVER_CPU,
+                            env=server_env)
     try:
         net["b"].wait_bound("udp", sockperf.PORT, process=server)
         done = net["a"].run(["sockperf", "pp", "-i", net["b"].ip, "-p", str(sockperf.PORT), "-t", "1"], cpu=CLIENT_CPU,

@@ -71,8 +71,8 @@ class Churn(case.NetCase):
             if at >= 0 and end <= ends[at]:
                 inside += 1
                 wrong += number in refused
-        print(f"{len(sent)} sent, {inside} of them to a bound socket, {len(refused)} refused, {wrong} wrongly; {program.out.split()[-1]}",
-              file=sys.stderr)
+        print(f"{len(sent)} sent, {inside} of them to a bound socket, {len(refused)} refused, {wrong} wrongly; "
+              f"{program.out.split()[-1]}", file=sys.stderr)
         self.assertGreater(inside, CYCLES // 10, "too few datagrams met a bound socket for the test to mean anything")
         self.assertGreater(len(refused), 0, "no refusal was seen at all: the peer would not see a wrong one")
         self.assertEqual(wrong, 0)

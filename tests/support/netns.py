@@ -151,8 +151,8 @@ class Process:
             os.kill(self.pid, number)
 
     def wait(self, timeout=30.0, output=True):
-        """Exit status (negative: signal). On timeout the process group is killed and AssertionError raised. output: also
-        wait for the end of its output, up to a second when a child of it keeps the pipe open."""
+        """Exit status (negative: signal). On timeout the process group is killed and AssertionError raised. output:
+        also wait for the end of its output, up to a second when a child of it keeps the pipe open."""
         try:
             status = self._popen.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -193,7 +193,7 @@ class Done:
 
 
 class Namespace:
-    """One namespace. ip and dev are those of its first link; addresses maps a neighbour's letter to our address there."""
+    """One namespace. ip and dev: of its first link; addresses: a neighbour's letter to our address on that link."""
 
     def __init__(self, name, letter):
         self.name, self.letter = name, letter
@@ -312,7 +312,8 @@ class Net:
     """Namespaces named by letters and joined in a row by veth pairs: "ab" is one pair, "abc" is a-b and b-c.
 
     mtu: of every veth. offloads: ethtool -K switches, e.g. {"tx": "off"}. congestion: wished
-    net.ipv4.tcp_congestion_control of the namespaces; the attribute of that name is what they have. ipv6: off unless asked, so that no router solicitation is counted.
+    net.ipv4.tcp_congestion_control of the namespaces; the attribute of that name is what they have. ipv6: off
+    unless asked, so that no router solicitation is counted.
     """
 
     def __init__(self, letters="ab", mtu=None, offloads=None, congestion=None, ipv6=False):
