@@ -104,9 +104,13 @@ Result<UdpHead> emit_udp_datagram(const UdpTemplate& t, UdpChecksum mode,
 UdpFragmenter::UdpFragmenter(const UdpTemplate& tmpl, std::span<const iovec> payload,
                              uint32_t payload_len, uint32_t mtu, uint16_t id)
     : tmpl_(tmpl), payload_(payload), payload_len_(payload_len), id_(id) {
-    per_fragment_ = (std::clamp<uint32_t>(mtu, 68, kIpv4MaxPacket) - kIpv4Size) & ~7u;
+    const uint32_t room = std::clamp<uint32_t>(mtu, 68, kIpv4MaxPacket) - kIpv4Size;
+    per_fragment_ = room & ~7u;
     const uint32_t total = payload_len + kUdpSize;
-    count_ = payload_len > kUdpMaxPayload4 ? 0 : (total + per_fragment_ - 1) / per_fragment_;
+    // Only what has a follower must end on a multiple of 8; the last one may use the whole MTU.
+    const uint32_t before_last =
+        total <= room ? 0 : (total - room + per_fragment_ - 1) / per_fragment_;
+    count_ = payload_len > kUdpMaxPayload4 ? 0 : before_last + 1;
 }
 
 Result<UdpFragment> UdpFragmenter::next(ByteSpan head, std::span<iovec> pieces) {
