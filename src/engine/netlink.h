@@ -113,7 +113,7 @@ class Socket {
     // inconsistent (NLM_F_DUMP_INTR), ask again.
     template <class Each, class Event>
     Status dump(Request& request, Each&& each, Event&& event) {
-        return run_dump(request, Sink{&each, &call<Each>}, Sink{&event, &call<Event>});
+        return run_dump(request, sink(each), sink(event));
     }
     // Sends a request that wants no answer. Errors of the kernel arrive as notifications of type NLMSG_ERROR.
     Status post(Request& request) {
@@ -123,7 +123,7 @@ class Socket {
     // Reads all that is pending without blocking.
     template <class Event>
     Status receive(Event&& event) {
-        return run_receive(Sink{&event, &call<Event>});
+        return run_receive(sink(event));
     }
     // True once after notifications were lost (ENOBUFS).
     bool take_overrun() { return overrun_.exchange(false); }
@@ -136,8 +136,9 @@ class Socket {
         void operator()(const Message& m) const { fn(object, m); }
     };
     template <class F>
-    static void call(void* f, const Message& m) {
-        (*static_cast<std::remove_reference_t<F>*>(f))(m);
+    static Sink sink(F& f) {
+        return {const_cast<void*>(static_cast<const void*>(&f)),
+                [](void* object, const Message& m) { (*static_cast<F*>(object))(m); }};
     }
     Result<uint32_t> send(Request&);  // the sequence number used
     Status run_dump(Request&, Sink each, Sink event);
