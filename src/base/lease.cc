@@ -92,7 +92,7 @@ void Lease::withdraw_bias() {
     // is a thousand times longer than a store can stay in a CPU's buffer stands in for the barrier; a thread that is
     // not running has passed one at its context switch.
     mode_.store(LeaseMode::plain, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    bias_.store(0, std::memory_order_seq_cst);
     const timespec pause{0, 1000000};
     sys::raw(SYS_nanosleep, sys::ptr(&pause), 0);
 }
@@ -165,16 +165,18 @@ bool Lease::owner_process_dead() const {
 }
 
 TakeOver Lease::take_over() {
+    // Two children may come here at once. The generation is read before the owner is judged: whoever takes the word and
+    // finds another one knows that the shard has a new owner, and gives the word back.
+    const uint32_t generation = generation_.load(std::memory_order_acquire);
     if (!owner_process_dead()) return TakeOver::owner_alive;
     const uint64_t me = self_identity();
-    const uint32_t dead = owner_pid();
     uint64_t word = word_.load(std::memory_order_acquire);
     const auto holder = uint32_t(holder_of(word) >> 32);
-    if (holder != 0 && holder != dead && process_alive(holder, 0)) return TakeOver::busy;
+    // The holder is judged by itself, not by being the owner: the owner may be a new, living one by now.
+    if (holder != 0 && process_alive(holder, 0)) return TakeOver::busy;
     if (!word_.compare_exchange_strong(word, me | (word & kWaiters), std::memory_order_acquire))
         return TakeOver::busy;
-    // Two children may have come here: the second finds the first as owner.
-    if (!owner_process_dead()) {
+    if (generation_.load(std::memory_order_relaxed) != generation) {
         release_word();
         return TakeOver::busy;
     }

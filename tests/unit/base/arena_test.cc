@@ -230,7 +230,7 @@ TEST(Arena, HalvesTheReservationWhenAddressSpaceIsShort) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     constexpr size_t slack =
         0;  // the sanitizer's shadow counts: limit by a reservation that nothing can hold
-    const size_t asked = size_t(1) << 46;
+    const size_t asked = size_t(1) << 47;
 #else
     const size_t asked = Arena::kDefaultReserve;
     constexpr size_t slack = 1024 * MiB;
