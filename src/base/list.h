@@ -36,6 +36,10 @@ class List {
         if (item) (item->*Hook).unlink();
         return item;
     }
+    // The first item becomes the last.
+    void rotate() {
+        if (T* item = pop_front()) push_back(*item);
+    }
     // The item after `item`, or null at the end.
     T* next(T& item) {
         ListHook* n = (item.*Hook).next;

@@ -1,54 +1,358 @@
+// The boundary to intercept: finds the object behind a descriptor and lets it answer.
 #include "sock/api.h"
 
-// Every socket is the kernel's.
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "sock/context.h"
+#include "sock/epoll.h"
+#include "sock/fd_table.h"
+#include "sock/fork.h"
+#include "sock/poll_select.h"
+#include "sock/udp_socket.h"
+
 namespace vma::sock {
+namespace {
 
-FdSlots fd_slots;
+class Sink final : public ReadySink {
+  public:
+    void udp_ready(UdpEndpoint& endpoint) override {
+        if (endpoint.owner) static_cast<UdpSocket*>(endpoint.owner)->ring_ready(endpoint);
+    }
+};
+Sink g_sink;
+std::atomic<bool> g_pass_through{false};  // seccomp, io_uring: new sockets stay with the kernel
 
-bool start(bool) { return false; }
-void socket_created(int, int, int, int) {}
-void epoll_created(int, int) {}
-void fd_reused(int) {}
-void dup(int, int) {}
-void implicit_close(int) {}
-Outcome close(int) { return Outcome::kernel(); }
-Outcome shutdown(int, int) { return Outcome::kernel(); }
-Outcome bind(int, const sockaddr*, socklen_t) { return Outcome::kernel(); }
-Outcome connect(int, const sockaddr*, socklen_t) { return Outcome::kernel(); }
+void tick() {
+    serve_children();
+    udp_sockets_tick();
+}
+
+// The object behind `fd`, settled for use in this process.
+class Using {
+  public:
+    explicit Using(int fd) : ref_(fd) {
+        if (ref_ && ref_.get()->inherited.load(std::memory_order_acquire)) inherit(*ref_.get());
+    }
+    UdpSocket* udp() const {
+        return ref_ && ref_.get()->kind == ObjectKind::udp ? static_cast<UdpSocket*>(ref_.get())
+                                                           : nullptr;
+    }
+    Epoll* epoll() const {
+        return ref_ && ref_.get()->kind == ObjectKind::epoll ? static_cast<Epoll*>(ref_.get())
+                                                             : nullptr;
+    }
+    Object* object() const { return ref_.get(); }
+
+  private:
+    ObjectRef ref_;
+};
+
+void descriptor_gone(int fd) {
+    Object* object = FdTable::remove(fd);
+    if (object == nullptr) return;
+    if (object->is_socket())
+        static_cast<Socket*>(static_cast<Pollable*>(object))->descriptor_closed(fd);
+    release_object(object);
+}
+
+template <class Fn>
+void for_each_udp(Fn&& fn) {
+    for (unsigned fd = 0; fd < FdTable::high_water(); fd++) {
+        if (!maybe_ours(int(fd))) continue;
+        Using object{int(fd)};
+        if (UdpSocket* socket = object.udp()) fn(*socket, int(fd));
+    }
+}
+
+}  // namespace
+
+void destroy_object(Object* object) {
+    switch (object->kind) {
+        case ObjectKind::udp: {
+            auto* socket = static_cast<UdpSocket*>(object);
+            socket->teardown();
+            UdpSocket::destroy(socket);
+            return;
+        }
+        case ObjectKind::epoll:
+            Epoll::destroy(static_cast<Epoll*>(object));
+            return;
+        case ObjectKind::tcp:
+            return;
+    }
+}
+
+bool start(bool secure) {
+    if (!Runtime::start(secure)) return false;
+    Shard::set_sink(&g_sink);
+    Runtime::set_tick(tick);
+    return FdTable::start();
+}
+
+void socket_created(int fd, int domain, int type, int protocol) {
+    if (domain != AF_INET) return;
+    Runtime::heavy_start();
+    const int kind = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
+    const bool is_udp = kind == SOCK_DGRAM && (protocol == 0 || protocol == IPPROTO_UDP);
+    if (!is_udp || !Runtime::options().offloaded_sockets ||
+        g_pass_through.load(std::memory_order_relaxed))
+        return;
+    if (Runtime::snapshot().rules.decide_early(IPPROTO_UDP) == Transport::os) return;
+    UdpSocket* socket = UdpSocket::create(fd, domain, kind, IPPROTO_UDP);
+    if (socket == nullptr) return;
+    socket->set_nonblocking(type & SOCK_NONBLOCK);
+    if (!FdTable::install(fd, socket)) release_object(socket);
+}
+
+void epoll_created(int fd, int) {
+    if (!FdTable::start()) return;
+    Epoll* epoll = Epoll::create();
+    if (epoll == nullptr) return;
+    epoll->set_fd(fd);
+    if (!FdTable::install(fd, epoll)) release_object(epoll);
+}
+
+void fd_reused(int fd) { descriptor_gone(fd); }
+void implicit_close(int fd) { descriptor_gone(fd); }
+
+void dup(int oldfd, int newfd) {
+    if (oldfd == newfd) return;
+    descriptor_gone(newfd);
+    Object* object = FdTable::acquire(oldfd);
+    if (object == nullptr) return;
+    if (object->is_socket())
+        static_cast<Socket*>(static_cast<Pollable*>(object))->descriptor_added();
+    if (!FdTable::install(newfd, object)) release_object(object);
+}
+
+Outcome close(int fd) {
+    descriptor_gone(fd);
+    return Outcome::kernel();
+}
+
+Outcome shutdown(int fd, int) {
+    Using object{fd};
+    if (UdpSocket* socket = object.udp()) socket->hand_back(Reason::unsupported_option);
+    return Outcome::kernel();
+}
+
+Outcome bind(int fd, const sockaddr* addr, socklen_t len) {
+    Using object{fd};
+    UdpSocket* socket = object.udp();
+    return socket ? socket->bind(fd, addr, len) : Outcome::kernel();
+}
+
+Outcome connect(int fd, const sockaddr* addr, socklen_t len) {
+    Using object{fd};
+    UdpSocket* socket = object.udp();
+    return socket ? socket->connect(fd, addr, len) : Outcome::kernel();
+}
+
 Outcome listen(int, int) { return Outcome::kernel(); }
 Outcome accept4(int, sockaddr*, socklen_t*, int) { return Outcome::kernel(); }
 Outcome getsockname(int, sockaddr*, socklen_t*) { return Outcome::kernel(); }
 Outcome getpeername(int, sockaddr*, socklen_t*) { return Outcome::kernel(); }
-Outcome setsockopt(int, int, int, const void*, socklen_t) { return Outcome::kernel(); }
+
+Outcome setsockopt(int fd, int level, int name, const void* value, socklen_t len) {
+    Using object{fd};
+    UdpSocket* socket = object.udp();
+    return socket ? socket->set_option(fd, level, name, value, len) : Outcome::kernel();
+}
+
 Outcome getsockopt(int, int, int, void*, socklen_t*) { return Outcome::kernel(); }
-Outcome fcntl(int, int, long) { return Outcome::kernel(); }
-Outcome ioctl(int, unsigned long, void*) { return Outcome::kernel(); }
-Outcome recvmsg(int, msghdr*, int, RecvCall) { return Outcome::kernel(); }
-Outcome recvmmsg(int, mmsghdr*, unsigned, int, timespec*) { return Outcome::kernel(); }
-Outcome sendmsg(int, const msghdr*, int, SendCall) { return Outcome::kernel(); }
-Outcome sendmmsg(int, mmsghdr*, unsigned, int) { return Outcome::kernel(); }
-Outcome sendfile(int, int, off_t*, size_t) { return Outcome::kernel(); }
+
+Outcome fcntl(int fd, int cmd, long arg) {
+    if (cmd != F_SETFL) return Outcome::kernel();
+    Using object{fd};
+    UdpSocket* socket = object.udp();
+    if (socket == nullptr) return Outcome::kernel();
+    if (arg & O_ASYNC) socket->hand_back(Reason::unsupported_option);
+    const int result = sys::fcntl(fd, cmd, arg);
+    if (result < 0) return Outcome::error(-result);
+    socket->set_nonblocking(arg & O_NONBLOCK);
+    return Outcome::value(result);
+}
+
+Outcome ioctl(int fd, unsigned long request, void* arg) {
+    Using object{fd};
+    UdpSocket* socket = object.udp();
+    if (socket == nullptr || arg == nullptr) return Outcome::kernel();
+    switch (request) {
+        case FIONBIO: {
+            const int result = sys::ioctl(fd, request, arg);
+            if (result < 0) return Outcome::error(-result);
+            socket->set_nonblocking(*static_cast<int*>(arg) != 0);
+            return Outcome::value(result);
+        }
+        case FIONREAD: {
+            const Outcome size = socket->next_datagram_size(fd);
+            if (size.kind != Outcome::Kind::value) return size;
+            *static_cast<int*>(arg) = int(size.v);
+            return Outcome::value(0);
+        }
+        case FIOASYNC:
+        case SIOCGSTAMP_OLD:
+        case SIOCGSTAMPNS_OLD:
+        case SIOCGSTAMP_NEW:
+        case SIOCGSTAMPNS_NEW:
+            socket->hand_back(Reason::unsupported_option);
+            return Outcome::kernel();
+        default:
+            return Outcome::kernel();
+    }
+}
+
+Outcome recvmsg(int fd, msghdr* msg, int flags, RecvCall call) {
+    Using object{fd};
+    UdpSocket* socket = object.udp();
+    return socket ? socket->receive(fd, msg, flags, call) : Outcome::kernel();
+}
+
+Outcome recvmmsg(int fd, mmsghdr* vec, unsigned n, int flags, timespec* timeout) {
+    Using object{fd};
+    UdpSocket* socket = object.udp();
+    if (socket == nullptr || n == 0) return Outcome::kernel();
+    const Instant deadline =
+        timeout ? monotonic_now() + Duration{timeout->tv_sec * 1000000000 + timeout->tv_nsec}
+                : Instant::never();
+    unsigned done = 0;
+    int each = flags & ~MSG_WAITFORONE;
+    while (done < n) {
+        const Outcome got = socket->receive(fd, &vec[done].msg_hdr, each, RecvCall::recvmsg);
+        if (got.kind != Outcome::Kind::value) {
+            if (done == 0) return got;
+            break;
+        }
+        vec[done++].msg_len = unsigned(got.v);
+        if (flags & MSG_WAITFORONE) each |= MSG_DONTWAIT;
+        if (timeout && monotonic_now() >= deadline) break;
+    }
+    if (timeout) {
+        // What is left of the time, as the kernel writes it back.
+        const Duration left = deadline - monotonic_now();
+        *timeout = left.ns > 0 ? timespec{left.ns / 1000000000, left.ns % 1000000000} : timespec{};
+    }
+    return Outcome::value(done);
+}
+
+Outcome sendmsg(int fd, const msghdr* msg, int flags, SendCall call) {
+    Using object{fd};
+    UdpSocket* socket = object.udp();
+    return socket ? socket->send(fd, msg, flags, call) : Outcome::kernel();
+}
+
+Outcome sendmmsg(int fd, mmsghdr* vec, unsigned n, int flags) {
+    Using object{fd};
+    UdpSocket* socket = object.udp();
+    if (socket == nullptr) return Outcome::kernel();
+    unsigned done = 0;
+    while (done < n) {
+        Outcome sent = socket->send(fd, &vec[done].msg_hdr, flags, SendCall::sendmsg);
+        if (sent.kind == Outcome::Kind::kernel) {
+            if (done == 0)
+                return Outcome::kernel();  // the whole call: libc's blocking rules then hold for it
+            const ssize_t result = sys::sendmsg(fd, &vec[done].msg_hdr, flags);
+            sent = result < 0 ? Outcome::error(int(-result)) : Outcome::value(result);
+        }
+        if (sent.kind != Outcome::Kind::value) {
+            if (done == 0) return sent;
+            break;
+        }
+        vec[done++].msg_len = unsigned(sent.v);
+    }
+    return Outcome::value(done);
+}
+
+Outcome sendfile(int out_fd, int, off_t*, size_t) {
+    hand_back(out_fd, Reason::unsupported_option);
+    return Outcome::kernel();
+}
+
 Outcome sockatmark(int) { return Outcome::kernel(); }
-Outcome poll(pollfd*, nfds_t, const timespec*, const sigset_t*) { return Outcome::kernel(); }
-Outcome select(int, fd_set*, fd_set*, fd_set*, timespec*, const sigset_t*) {
-    return Outcome::kernel();
+
+Outcome poll(pollfd* fds, nfds_t n, const timespec* timeout, const sigset_t* mask) {
+    return poll_mixed(fds, n, timeout, mask);
 }
-Outcome epoll_ctl(int, int, int, epoll_event*) { return Outcome::kernel(); }
-Outcome epoll_pwait2(int, epoll_event*, int, const timespec*, const sigset_t*) {
-    return Outcome::kernel();
+
+Outcome select(int nfds, fd_set* read, fd_set* write, fd_set* except, timespec* timeout,
+               const sigset_t* mask) {
+    return select_mixed(nfds, read, write, except, timeout, mask);
 }
-void hand_back(int, Reason) {}
-void fd_enters_stdio(int) {}
-void io_uring_seen() {}
-void fork_prepare() {}
+
+Outcome epoll_ctl(int ep, int op, int fd, epoll_event* event) {
+    Using set{ep};
+    Epoll* epoll = set.epoll();
+    if (epoll == nullptr) return Outcome::kernel();
+    Using member{fd};
+    if (UdpSocket* socket = member.udp(); socket && socket->state() != SocketState::kernel) {
+        const int error = epoll->control(op, fd, *socket, event);
+        return error ? Outcome::error(error) : Outcome::value(0);
+    }
+    epoll->kernel_member_added();
+    Epoll* inner = member.epoll();
+    if (inner == nullptr || inner == epoll) return Outcome::kernel();
+    // A set in a set: its kernel side by the kernel, ours here.
+    const int result = sys::epoll_ctl(ep, op, fd, event);
+    if (result < 0) return Outcome::error(-result);
+    epoll->control(op, fd, *inner, event);
+    return Outcome::value(0);
+}
+
+Outcome epoll_pwait2(int ep, epoll_event* events, int max, const timespec* timeout,
+                     const sigset_t* mask) {
+    Using set{ep};
+    Epoll* epoll = set.epoll();
+    return epoll ? epoll->wait(ep, events, max, timeout, mask) : Outcome::kernel();
+}
+
+void hand_back(int fd, Reason why) {
+    Using object{fd};
+    if (UdpSocket* socket = object.udp()) socket->hand_back(why);
+}
+
+void fd_enters_stdio(int fd) { hand_back(fd, Reason::stdio); }
+
+void io_uring_seen() {
+    if (g_pass_through.exchange(true)) return;
+    vma_log(info, "sock", "the program uses io_uring: its sockets stay with the kernel");
+    for_each_udp([](UdpSocket& socket, int) { socket.hand_back(Reason::io_uring); });
+}
+
+void fork_prepare() { fork_in_parent_before(); }
 void fork_parent(pid_t) {}
-void fork_child() {}
-void exec_prepare() {}
+void fork_child() { fork_in_child(); }
+
+void exec_prepare() {
+    for_each_udp([](UdpSocket& socket, int fd) {
+        const int flags = sys::fcntl(fd, F_GETFD);
+        if (flags >= 0 && !(flags & FD_CLOEXEC)) socket.hand_back(Reason::exec);
+    });
+}
 void exec_failed() {}
-void exit_prepare() {}
-void seccomp_prepare() {}
+
+void exit_prepare() {
+    if (Runtime::started()) Runtime::stop();
+}
+
+void seccomp_prepare() {
+    if (g_pass_through.exchange(true)) return;
+    for_each_udp([](UdpSocket& socket, int) { socket.hand_back(Reason::seccomp); });
+}
+
 void setid_prepare() {}
 void netns_changed() {}
-int release() { return 0; }
+
+int release() {
+    if (!Runtime::started()) return -1;
+    for_each_udp([](UdpSocket& socket, int) { socket.hand_back(Reason::exiting); });
+    Runtime::stop();
+    return 0;
+}
 
 }  // namespace vma::sock

@@ -1,0 +1,194 @@
+#include "engine/internal_thread.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <atomic>
+
+#include "base/clock.h"
+#include "base/deferred_signal.h"
+#include "base/log.h"
+#include "base/own_fd.h"
+#include "base/sys.h"
+#include "engine/runtime.h"
+
+namespace vma {
+namespace {
+
+// A shard counts as attended while its poll count moves between two looks, or while a thread of the program sleeps on it.
+constexpr Duration kAttendEvery = Duration::millis(10);
+constexpr Duration kAttendIdle =
+    Duration::millis(250);  // threads of the program sleep on every shard, or nothing moves
+constexpr Duration kHousekeeping = Duration::millis(500);
+
+OwnFd g_control;
+pthread_t g_thread;
+std::atomic<bool> g_running{false};
+std::atomic<bool> g_stop{false};
+std::atomic<uint32_t> g_ended{0};
+thread_local bool t_internal = false;
+
+// One turn: returns the shards that need our eyes on their ring fd while we sleep.
+struct Attendance {
+    unsigned armed = 0;
+    Shard* shards[64];
+    bool active = false;  // some shard is being polled by the program
+};
+
+void attend(Attendance& out) {
+    for (Shard* shard : Runtime::shards()) {
+        switch (shard->look()) {
+            case Shard::Attended::busy:
+                out.active = true;
+                break;
+            case Shard::Attended::by_sleeper:
+                break;
+            case Shard::Attended::by_nobody:
+                shard->progress_all();
+                if (out.armed < 64) out.shards[out.armed++] = shard;
+                break;
+        }
+    }
+}
+
+void turn(Instant& next_housekeeping) {
+    pollfd fds[160];
+    nfds_t count = 0;
+    fds[count++] = {g_control.fd(), POLLIN, 0};
+    Instant due = next_housekeeping;
+    Runtime::for_each_space([&](NetSpace& space) {
+        if (count + 3 > 90) return;
+        fds[count++] = {space.monitor().fd(), POLLIN, 0};
+        if (space.monitor().due() < due) due = space.monitor().due();
+        if (space.policy()) {
+            if (space.policy()->netfilter_fd() >= 0)
+                fds[count++] = {space.policy()->netfilter_fd(), POLLIN, 0};
+            if (space.policy()->xfrm_fd() >= 0)
+                fds[count++] = {space.policy()->xfrm_fd(), POLLIN, 0};
+        }
+    });
+
+    Attendance attendance;
+    attend(attendance);
+    const Instant now = monotonic_now();
+    const Instant look = now + (attendance.active ? kAttendEvery : kAttendIdle);
+    if (look < due) due = look;
+    unsigned armed = 0;
+    bool pending = false;
+    for (; armed < attendance.armed; armed++) {
+        if (!attendance.shards[armed]->arm()) {
+            pending = true;
+            attendance.shards[armed]->disarm();
+            break;
+        }
+        fds[count++] = {attendance.shards[armed]->wake_fd(), POLLIN, 0};
+    }
+    if (!pending) {
+        Duration left = due - now;
+        if (left.ns < 0) left = {};
+        const timespec ts{left.ns / 1000000000, left.ns % 1000000000};
+        sys::ppoll(fds, count, &ts);
+    }
+    for (unsigned i = 0; i < armed; i++) {
+        attendance.shards[i]->disarm();
+        attendance.shards[i]->progress_all();
+    }
+    if (fds[0].revents) {
+        uint64_t drained;
+        sys::read(g_control.fd(), &drained, sizeof drained);
+    }
+    Runtime::for_each_space([&](NetSpace& space) {
+        space.monitor().process();
+        if (space.policy()) space.policy()->process();
+    });
+    Runtime::tick();
+    if (monotonic_now() >= next_housekeeping) {
+        next_housekeeping = monotonic_now() + kHousekeeping;
+        Runtime::housekeeping();
+    }
+}
+
+void* run(void*) {
+    t_internal = true;
+    LibraryScope scope;  // every libc call made from here goes straight to libc
+    pthread_setname_np(pthread_self(), "vma");
+    Instant next_housekeeping = monotonic_now() + kHousekeeping;
+    while (!g_stop.load(std::memory_order_acquire)) turn(next_housekeeping);
+    g_ended.store(1, std::memory_order_release);
+    sys::futex(reinterpret_cast<uint32_t*>(&g_ended), 1 /* FUTEX_WAKE */, 1);
+    return nullptr;
+}
+
+}  // namespace
+
+bool InternalThread::start() {
+    if (g_running.exchange(true)) return true;
+    const int fd = sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (fd < 0 || !g_control.adopt(fd)) {
+        g_running = false;
+        return false;
+    }
+    g_stop = false;
+    g_ended = 0;
+    // The program's signals are the program's threads' business.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_attr_t attr;
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, 512 * 1024);
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    const Options& options = Runtime::options();
+    if (options.is_set(Opt::internal_thread_affinity) && options.internal_thread_affinity != "-1") {
+        if (auto cpus = cpus_from_text(options.internal_thread_affinity)) {
+            cpu_set_t set;
+            CPU_ZERO(&set);
+            for (unsigned cpu = 0; cpu < CPU_SETSIZE && cpu < kMaxCpus; cpu++)
+                if (cpus->test(cpu)) CPU_SET(cpu, &set);
+            if (CPU_COUNT(&set)) pthread_attr_setaffinity_np(&attr, sizeof set, &set);
+        }
+    }
+    const int error = pthread_create(&g_thread, &attr, run, nullptr);
+    pthread_attr_destroy(&attr);
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (error) {
+        vma_log(
+            warning, "engine",
+            "the internal thread could not start (errno {}): idle sockets are served only in calls",
+            error);
+        g_running = false;
+        g_control.reset();
+        return false;
+    }
+    return true;
+}
+
+void InternalThread::poke() {
+    if (!g_running.load(std::memory_order_acquire)) return;
+    const uint64_t one = 1;
+    sys::write(g_control.fd(), &one, sizeof one);
+}
+
+void InternalThread::stop() {
+    if (!g_running.load(std::memory_order_acquire) || t_internal) return;
+    g_stop = true;
+    poke();
+    const timespec bound{0, 100'000'000};
+    if (g_ended.load(std::memory_order_acquire) == 0)
+        sys::futex(reinterpret_cast<uint32_t*>(&g_ended), 0 /* FUTEX_WAIT */, 0, &bound);
+    g_running = false;
+}
+
+void InternalThread::forget_in_child() {
+    g_running = false;
+    g_control.reset();
+}
+
+int InternalThread::control_fd() { return g_control.fd(); }
+
+bool InternalThread::is_current() { return t_internal; }
+
+}  // namespace vma

@@ -1,0 +1,18 @@
+// The internal thread: follows the network state, attends shards that no thread of the program attends, keeps neighbours
+// fresh, sweeps the shared hook. It sleeps until one of these has work; an idle process costs a few wake-ups a second.
+#pragma once
+
+namespace vma {
+
+class InternalThread {
+  public:
+    static bool start();  // false: no thread could be made
+    static void poke();   // any thread; one write(2)
+    static void stop();   // asks it to end and waits at most 100 ms
+    static void forget_in_child();
+    static int control_fd();  // written by poke(); -1 when there is no thread
+    // True on the internal thread itself.
+    static bool is_current();
+};
+
+}  // namespace vma

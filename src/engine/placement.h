@@ -1,0 +1,18 @@
+// Placement: which ring an interface gets, and the shard around it. The one table of design.md section 4.
+#pragma once
+
+#include <string>
+
+#include "base/reason.h"
+#include "config/options.h"
+#include "engine/shard.h"
+#include "stack/route.h"
+
+namespace vma {
+
+// Opens the best ring that interface and options allow, in the calling thread's namespace. Null on failure: *why is the
+// reason code, *text one line for the user that names the call and what to do.
+Shard* open_shard_on(const Interface& interface, const Options& options, Reason* why,
+                     std::string* text);
+
+}  // namespace vma

@@ -1,0 +1,304 @@
+#include "engine/runtime.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <net/if.h>
+#include <sys/resource.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <mutex>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/own_fd.h"
+#include "base/sys.h"
+#include "config/banner.h"
+#include "config/warnings.h"
+#include "dev/packet/packet_ring.h"
+#include "engine/internal_thread.h"
+#include "engine/placement.h"
+
+extern "C" char** environ;
+
+namespace vma {
+namespace {
+
+constexpr unsigned kMaxSpaces = 16;
+constexpr unsigned kMaxShards = 256;
+
+// Plain statics, never destroyed: threads of the program may still be in calls while exit handlers run.
+struct State {
+    std::mutex control;
+    std::atomic<const Snapshot*> snapshot{nullptr};
+    std::vector<std::shared_ptr<const Snapshot>>
+        kept;  // readers hold plain references: snapshots stay
+    NetSpace* spaces[kMaxSpaces] = {};
+    std::atomic<unsigned> space_count{0};
+    Shard* shards[kMaxShards] = {};
+    std::atomic<unsigned> shard_count{0};
+    std::atomic<bool> heavy{false};
+    std::atomic<void (*)()> tick{nullptr};
+    std::vector<Note> notes;  // of the configuration, logged with the banner
+    std::atomic<bool> stopped{false};
+};
+
+State& state() {
+    alignas(State) static unsigned char memory[sizeof(State)];
+    static State* made = new (memory) State;
+    return *made;
+}
+
+std::string program_name() {
+    const std::string_view name =
+        program_invocation_short_name ? program_invocation_short_name : "";
+    return std::string(name);
+}
+
+std::string command_line() {
+    std::string text;
+    const int fd =
+        int(sys::raw(SYS_openat, AT_FDCWD, sys::ptr("/proc/self/cmdline"), O_RDONLY | O_CLOEXEC));
+    if (fd < 0) return text;
+    char buffer[1024];
+    const ssize_t n = sys::read(fd, buffer, sizeof buffer);
+    sys::close(fd);
+    for (ssize_t i = 0; i < n; i++) text += buffer[i] ? buffer[i] : ' ';
+    while (!text.empty() && text.back() == ' ') text.pop_back();
+    return text;
+}
+
+int64_t now_for_log() { return monotonic_now().ns; }
+
+void start_log(const Options& options) {
+    LogConfig config;
+    config.level = options.tracelevel;
+    config.details = options.log_details;
+    config.now_ns = now_for_log;
+    config.fd = 2;
+    if (!options.log_file.empty()) {
+        const int fd = int(sys::raw(SYS_openat, AT_FDCWD, sys::ptr(options.log_file.c_str()),
+                                    O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+        static OwnFd log_fd;
+        if (fd >= 0 && log_fd.adopt(fd))
+            config.fd = log_fd.fd();
+        else
+            state().notes.push_back(
+                {LogLevel::warning, "VMA_LOG_FILE: cannot open '" + options.log_file + "' (errno " +
+                                        std::to_string(-fd) + "), logging to standard error"});
+    }
+    config.callback = reinterpret_cast<LogCallback>(options.log_cb_func_ptr);
+    config.colours = options.log_colors && config.callback == nullptr && isatty(config.fd);
+    log_configure(config);
+}
+
+void publish(std::shared_ptr<const Snapshot> snapshot) {
+    State& s = state();
+    s.kept.push_back(snapshot);
+    s.snapshot.store(snapshot.get(), std::memory_order_release);
+}
+
+}  // namespace
+
+bool Runtime::start(bool secure) {
+    State& s = state();
+    if (s.snapshot.load(std::memory_order_acquire)) return true;
+    std::lock_guard guard(s.control);
+    if (s.snapshot.load(std::memory_order_relaxed)) return true;
+    LoadContext context;
+    context.parse.pid = sys::getpid();
+    context.parse.secure = secure;
+    context.program = program_name();
+    LoadedSnapshot loaded = load_snapshot(environment_span(environ), context);
+    s.notes = std::move(loaded.notes);
+    start_log(loaded.snapshot->options);
+    publish(std::move(loaded.snapshot));
+    return true;
+}
+
+bool Runtime::started() { return state().snapshot.load(std::memory_order_acquire) != nullptr; }
+const Snapshot& Runtime::snapshot() { return *state().snapshot.load(std::memory_order_acquire); }
+const Options& Runtime::options() { return snapshot().options; }
+
+Status Runtime::add_rule(const char* text) {
+    State& s = state();
+    std::lock_guard guard(s.control);
+    LoadedSnapshot loaded = vma::add_rule(s.kept.back(), text);
+    for (const Note& note : loaded.notes) log_text(note.level, note.text);
+    if (!loaded.rules_ok) return Errno{EINVAL};
+    publish(std::move(loaded.snapshot));
+    return {};
+}
+
+void Runtime::heavy_start() {
+    State& s = state();
+    if (s.heavy.load(std::memory_order_acquire)) return;
+    std::lock_guard guard(s.control);
+    if (s.heavy.load(std::memory_order_relaxed)) return;
+    const LineSink sink = [](LogLevel level, std::string_view line) { log_text(level, line); };
+    BannerFacts facts;
+    facts.command_line = command_line();
+    facts.pid = sys::getpid();
+    utsname name;
+    if (uname(&name) == 0) {
+        facts.kernel = name.release;
+        facts.architecture = name.machine;
+        facts.node = name.nodename;
+    }
+    print_banner(options(), facts, sink);
+    for (const Note& note : s.notes) log_text(note.level, note.text);
+    s.notes.clear();
+    StartupFacts startup;
+    startup.level = options().tracelevel;
+    startup.needs_locked_memory = false;  // no ring of this build registers memory
+    warn_startup(startup, sink);
+    s.heavy.store(true, std::memory_order_release);
+}
+
+NetSpace* Runtime::namespace_of(int socket_fd, Reason* why) {
+    State& s = state();
+    const Result<uint64_t> key = namespace_key(socket_fd);
+    if (!key) {
+        *why = Reason::init_failed;
+        return nullptr;
+    }
+    for (unsigned i = 0; i < s.space_count.load(std::memory_order_acquire); i++)
+        if (s.spaces[i]->key() == *key) return s.spaces[i];
+
+    std::lock_guard guard(s.control);
+    const unsigned count = s.space_count.load(std::memory_order_relaxed);
+    for (unsigned i = 0; i < count; i++)
+        if (s.spaces[i]->key() == *key) return s.spaces[i];
+    if (count == kMaxSpaces) {
+        *why = Reason::network_namespace;
+        return nullptr;
+    }
+    auto monitor = NetworkMonitor::of_this_namespace();
+    if (!monitor) {
+        vma_log(
+            warning, "engine",
+            "cannot read the network state over netlink (errno {}): sockets stay with the kernel",
+            monitor.error());
+        *why = Reason::init_failed;
+        return nullptr;
+    }
+    if ((*monitor)->key() != *key) {
+        // The socket was made elsewhere (passed in, or the thread has moved since).
+        *why = Reason::network_namespace;
+        return nullptr;
+    }
+    auto* space = new NetSpace;
+    space->monitor_ = *monitor;
+    if (!options().ignore_firewall) {
+        auto policy = KernelPolicy::open();
+        if (policy) {
+            space->policy_ = std::move(*policy);
+            if (const std::string notes = space->policy_->notes(); !notes.empty())
+                vma_log(debug, "engine", "kernel policy: {}", notes);
+        }
+    }
+    s.spaces[count] = space;
+    s.space_count.store(count + 1, std::memory_order_release);
+    InternalThread::start();
+    InternalThread::poke();
+    return space;
+}
+
+std::span<Shard* const> Runtime::shards() {
+    State& s = state();
+    return {s.shards, s.shard_count.load(std::memory_order_acquire)};
+}
+
+bool NetSpace::can_carry_ring(const Interface& interface) {
+    return interface.type == 1 && interface.up && !interface.loopback() && interface.master == 0 &&
+           interface.kind != "bond" && interface.kind != "vrf";
+}
+
+Shard* NetSpace::open_shard(int ifindex) const {
+    const unsigned count = entry_count_.load(std::memory_order_acquire);
+    for (unsigned i = 0; i < count; i++)
+        if (entries_[i].ifindex == ifindex) return entries_[i].shard;
+    return nullptr;
+}
+
+Shard* NetSpace::shard(int ifindex, Reason* why) {
+    if (Shard* open = open_shard(ifindex)) return open;
+    State& s = state();
+    std::lock_guard guard(s.control);
+    const unsigned count = entry_count_.load(std::memory_order_relaxed);
+    Entry* entry = nullptr;
+    for (unsigned i = 0; i < count; i++)
+        if (entries_[i].ifindex == ifindex) entry = &entries_[i];
+    if (entry && entry->shard) return entry->shard;
+    if (entry && entry->failed_generation == generation()) {
+        *why = entry->failed;
+        return nullptr;
+    }
+    const auto view = monitor_->view();
+    const Interface* interface = view->interface(ifindex);
+    if (interface == nullptr || !can_carry_ring(*interface) ||
+        s.stopped.load(std::memory_order_relaxed)) {
+        *why = s.stopped.load(std::memory_order_relaxed) ? Reason::exiting
+                                                         : Reason::interface_unsupported;
+        return nullptr;
+    }
+    const unsigned shards = s.shard_count.load(std::memory_order_relaxed);
+    if ((entry == nullptr && count == kMaxInterfaces) || shards == kMaxShards) {
+        *why = Reason::memory;
+        return nullptr;
+    }
+    std::string text;
+    Shard* shard = open_shard_on(*interface, Runtime::options(), why, &text);
+    if (entry == nullptr) {
+        entry = &entries_[count];
+        entry->ifindex = ifindex;
+    }
+    if (shard == nullptr) {
+        entry->failed = *why;
+        entry->failed_generation = generation();
+        vma_log(warning, "engine", "interface {}: no ring, its sockets stay with the kernel: {}",
+                interface->name, text);
+    } else {
+        entry->shard = shard;
+        s.shards[shards] = shard;
+        s.shard_count.store(shards + 1, std::memory_order_release);
+        vma_log(debug, "engine", "interface {}: {} ring open", interface->name, shard->ring_kind());
+    }
+    entry_count_.store(std::max(count, unsigned(entry - entries_) + 1), std::memory_order_release);
+    if (shard) InternalThread::poke();
+    return shard;
+}
+
+void Runtime::poke() { InternalThread::poke(); }
+void Runtime::set_tick(void (*fn)()) { state().tick.store(fn, std::memory_order_release); }
+
+void Runtime::tick() {
+    if (auto* fn = state().tick.load(std::memory_order_acquire)) fn();
+}
+
+void Runtime::housekeeping() {
+    if (!shards().empty()) sweep_packet_rings();
+}
+
+unsigned Runtime::space_count() { return state().space_count.load(std::memory_order_acquire); }
+NetSpace* Runtime::space(unsigned i) { return state().spaces[i]; }
+
+void Runtime::forget_in_child() {
+    State& s = state();
+    new (&s.control) std::mutex;
+    s.space_count = 0;
+    s.shard_count = 0;
+    s.heavy = false;
+    InternalThread::forget_in_child();
+    NetworkMonitor::forget_in_child();
+}
+
+void Runtime::stop() {
+    State& s = state();
+    if (s.stopped.exchange(true)) return;
+    InternalThread::stop();
+    for (Shard* shard : shards()) shard->close_ring();
+}
+
+}  // namespace vma

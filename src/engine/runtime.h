@@ -1,0 +1,100 @@
+// Runtime: what exists once per process: the configuration in force, the network namespaces seen, the shards, the internal
+// thread. A forked child starts with none of it (forget_in_child) and makes its own at its first socket.
+//
+// Threads: any. `control` is the last lock in the order (fd table -> shard -> control); it is never taken on a data path.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/reason.h"
+#include "base/result.h"
+#include "config/snapshot.h"
+#include "engine/kernel_policy.h"
+#include "engine/network_monitor.h"
+#include "engine/shard.h"
+
+namespace vma {
+
+// One network namespace in which this process has sockets. Made at its first socket, never freed.
+class NetSpace {
+  public:
+    uint64_t key() const { return monitor_->key(); }
+    NetworkMonitor& monitor() const { return *monitor_; }
+    // Null when nothing of the kernel's policy could be read.
+    KernelPolicy* policy() const { return policy_.get(); }
+    // Bumped by network and policy changes: cached decisions carry the value they were made under.
+    uint64_t generation() const {
+        return monitor_->generation() + (policy_ ? policy_->generation() : 0);
+    }
+
+    // The shard that serves interface `ifindex`, opened when needed. On failure null and *why (and a log line, once).
+    // A failed interface is tried again when the network state has changed.
+    Shard* shard(int ifindex, Reason* why);
+    // The shard if it is open already.
+    Shard* open_shard(int ifindex) const;
+    // Interfaces that could carry a ring: Ethernet, up, not loopback, not a bond or bridge member.
+    static bool can_carry_ring(const Interface& interface);
+
+  private:
+    friend class Runtime;
+    struct Entry {
+        int ifindex = 0;
+        Shard* shard = nullptr;
+        Reason failed = Reason::none;
+        uint64_t failed_generation = 0;
+    };
+    static constexpr unsigned kMaxInterfaces = 64;
+
+    std::shared_ptr<NetworkMonitor> monitor_;
+    std::unique_ptr<KernelPolicy> policy_;
+    Entry entries_[kMaxInterfaces];
+    std::atomic<unsigned> entry_count_{0};
+};
+
+class Runtime {
+  public:
+    // Reads the configuration and starts the log. Safe to call again. False: stay on the kernel (the log says why).
+    // `secure`: AT_SECURE is set.
+    static bool start(bool secure);
+    static bool started();
+
+    static const Options&
+    options();  // of the snapshot in force; valid for ever (snapshots are kept)
+    static const Snapshot& snapshot();
+    static Status add_rule(const char* text);  // extra API; EINVAL when it does not parse
+
+    // Banner, warnings and the internal thread: at the first AF_INET socket. Cheap when done.
+    static void heavy_start();
+
+    // The namespace of socket `fd`, entered now if it is new and equals the calling thread's. Null: *why.
+    static NetSpace* namespace_of(int socket_fd, Reason* why);
+
+    // Every open shard of the process. The span stays valid: shards are added, never removed, until fork.
+    static std::span<Shard* const> shards();
+
+    // Makes the internal thread look at its duties now (a new shard, a deadline).
+    static void poke();
+    // The internal thread runs `fn` in every turn (sock: requests of forked children). Set once.
+    static void set_tick(void (*fn)());
+
+    // For the internal thread.
+    static void tick();
+    static void housekeeping();
+    template <class Fn>
+    static void for_each_space(Fn&& fn) {
+        for (unsigned i = 0, n = space_count(); i < n; i++) fn(*space(i));
+    }
+
+    static void forget_in_child();
+    // Closes rings so that nothing is steered to this process any more; the program is about to exit or exec.
+    static void stop();
+
+  private:
+    static unsigned space_count();
+    static NetSpace* space(unsigned i);
+};
+
+}  // namespace vma

@@ -1,0 +1,130 @@
+// Shard: one ring, one stack instance, one owner lease, in an arena of their own (design.md section 2). Everything between a
+// socket and a device happens here: ring -> stack -> ready news upward; socket -> frame -> ring.
+//
+// Threads: calls marked [lease] need the lease held (LeaseGuard on lease()); the others take it themselves or need none.
+// A shard is made once and stays until the process ends.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "base/arena.h"
+#include "base/drop.h"
+#include "base/lease.h"
+#include "base/own_fd.h"
+#include "dev/ring.h"
+#include "pkt/pool.h"
+#include "stack/ip_id.h"
+#include "stack/udp_input.h"
+#include "stack/udp_output.h"
+
+namespace vma {
+
+// News for the socket layer, told under the lease after a batch of frames.
+class ReadySink {
+  public:
+    virtual void udp_ready(UdpEndpoint& endpoint) = 0;
+
+  protected:
+    ~ReadySink() = default;
+};
+
+class Shard {
+  public:
+    struct Parts {
+        Arena* arena = nullptr;
+        PacketPool* pool = nullptr;
+        Ring* ring = nullptr;  // owned from now on
+        int ifindex = 0;
+        MacAddr mac{};
+        const char* ring_kind = "";
+        uint64_t secret = 0;  // random; keys of the tables
+    };
+    // Null when the arena is full.
+    static Shard* make(const Parts& parts);
+
+    Lease& lease() { return *lease_; }
+    PacketPool& pool() { return *pool_; }
+    UdpStack& udp() { return *udp_; }
+    IpIdCounters& ip_ids() { return *ip_ids_; }
+    const RingCaps& caps() const { return caps_; }
+    const MacAddr& mac() const { return mac_; }
+    int ifindex() const { return ifindex_; }
+    const char* ring_kind() const { return ring_kind_; }
+    static void set_sink(ReadySink* sink) { sink_ = sink; }
+
+    // [lease] Takes one batch from the ring through the stack and tells the sink. Returns frames taken.
+    unsigned poll();
+    // The same for a thread that waits: false at once when another thread is at it, or nothing came.
+    bool progress();
+    // Drains what is there, several batches; for the internal thread.
+    void progress_all();
+
+    // [lease] 0, or the errno of the refused frame.
+    int send(const TxFrame& frame) {
+        int why = 0;
+        return ring_ && ring_->send({&frame, 1}, &why) == 1 ? 0 : why ? why : ENETDOWN;
+    }
+    // [lease]
+    Status steer(const FlowKey& key) { return ring_ ? ring_->steer(key) : Status(Errno{ENETDOWN}); }
+    void unsteer(const FlowKey& key) {
+        if (ring_) ring_->unsteer(key);
+    }
+    // [lease] An endpoint in the arena, and back.
+    UdpEndpoint* make_udp(const Endpoint& local);
+    void free_udp(UdpEndpoint* endpoint);
+
+    // [lease] A small record in the arena, where forked children see it.
+    template <class T>
+    T* make_record() {
+        return arena_->make<T>();
+    }
+    template <class T>
+    void free_record(T* record) {
+        arena_->destroy(record);
+    }
+
+    // Sleep protocol (Ring::arm), counted: several threads may sleep on one shard.
+    bool arm();
+    void disarm();
+    int wake_fd() const { return wake_fd_; }
+
+    // Who looks after the ring, as the internal thread sees it since its last look.
+    enum class Attended : uint8_t { busy, by_sleeper, by_nobody };
+    Attended look();
+
+    void close_ring();
+    bool open() const { return ring_ != nullptr; }
+    RingCounters ring_counters() const { return ring_ ? ring_->counters() : RingCounters{}; }
+    const DropCounters& drops() const { return udp_->drops; }
+
+  private:
+    Shard() = default;
+    static void* demux_take(void* owner, size_t bytes) {
+        return static_cast<Arena*>(owner)->allocate(bytes);
+    }
+    static void demux_give(void* owner, void* p, size_t bytes) {
+        static_cast<Arena*>(owner)->free(p, bytes);
+    }
+
+    static ReadySink* sink_;
+    static constexpr unsigned kBatch = 16;
+
+    Arena* arena_ = nullptr;
+    Lease* lease_ = nullptr;  // in the arena: a forked child must see whether it is held
+    PacketPool* pool_ = nullptr;
+    UdpStack* udp_ = nullptr;
+    IpIdCounters* ip_ids_ = nullptr;
+    Ring* ring_ = nullptr;
+    RingCaps caps_;
+    MacAddr mac_{};
+    int ifindex_ = 0;
+    int wake_fd_ = -1;
+    const char* ring_kind_ = "";
+    unsigned armed_ = 0;  // [lease] threads asleep on the ring, the internal one included
+    std::atomic<uint32_t> program_sleepers_{0};
+    std::atomic<uint64_t> polls_{0};  // by threads of the program
+    uint64_t polls_seen_ = 0;         // internal thread only
+};
+
+}  // namespace vma

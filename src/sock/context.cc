@@ -1,0 +1,43 @@
+#include "sock/context.h"
+
+namespace vma::sock {
+namespace {
+
+// The variable unset: adaptive within VMA_SPIN_MAX_USEC. Set: VMA's meaning, -1 for ever, no learning.
+Duration spin_bound(const Options& options) { return Duration::micros(options.spin_max_usec); }
+
+}  // namespace
+
+WaitLimits Context::receive_limits() {
+    const Options& options = Runtime::options();
+    WaitLimits limits;
+    if (options.is_set(Opt::rx_poll)) {
+        limits.adaptive = false;
+        limits.spin = Duration{-1};
+        limits.spin_loops = options.rx_poll;
+    } else {
+        limits.spin = spin_bound(options);
+    }
+    return limits;
+}
+
+WaitLimits Context::iomux_limits() {
+    const Options& options = Runtime::options();
+    WaitLimits limits;
+    if (options.is_set(Opt::select_poll)) {
+        limits.adaptive = false;
+        limits.spin =
+            options.select_poll < 0 ? Duration{-1} : Duration::micros(options.select_poll);
+    } else {
+        limits.spin = spin_bound(options);
+    }
+    return limits;
+}
+
+uint32_t Context::kernel_poll_ratio() {
+    const Options& options = Runtime::options();
+    if (!options.is_set(Opt::rx_udp_poll_os_ratio)) return 16;
+    return options.rx_udp_poll_os_ratio ? options.rx_udp_poll_os_ratio : UINT32_MAX;
+}
+
+}  // namespace vma::sock

@@ -1,0 +1,19 @@
+// Context: what the socket layer asks the engine and the configuration for, in the words of this layer.
+#pragma once
+
+#include <span>
+
+#include "engine/runtime.h"
+#include "sock/wait.h"
+
+namespace vma::sock {
+
+struct Context {
+    static std::span<Shard* const> shards() { return Runtime::shards(); }
+    static WaitLimits receive_limits();  // blocking socket calls: VMA_RX_POLL
+    static WaitLimits iomux_limits();    // select, poll, epoll: VMA_SELECT_POLL
+    // Empty looks at a ring between two looks at the kernel socket, in calls that do not wait.
+    static uint32_t kernel_poll_ratio();
+};
+
+}  // namespace vma::sock

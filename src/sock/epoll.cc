@@ -1,0 +1,253 @@
+#include "sock/epoll.h"
+
+#include <errno.h>
+
+#include <new>
+
+#include "base/clock.h"
+#include "base/deferred_signal.h"
+#include "sock/context.h"
+#include "sock/slab.h"
+
+namespace vma::sock {
+namespace {
+
+Slab<Epoll> g_epolls;
+Slab<EpollItem> g_items;
+
+constexpr uint32_t kAlwaysReported = EPOLLERR | EPOLLHUP;
+constexpr uint32_t kModifiers = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLWAKEUP;
+
+}  // namespace
+
+Epoll* Epoll::create() {
+    bool recycled;
+    void* memory = g_epolls.take(&recycled);
+    return memory ? new (memory) Epoll : nullptr;
+}
+
+void Epoll::destroy(Epoll* epoll) {
+    for (;;) {
+        EpollItem* item;
+        {
+            SpinGuard guard(epoll->ctl_lock_);
+            item = epoll->members_.front();
+            if (item == nullptr) break;
+            item->member->watch.remove(*item);
+            item->member_hook.unlink();
+        }
+        epoll->take_down(item);
+    }
+    forget_member(*epoll);
+    g_epolls.give(epoll);
+}
+
+void epoll_forget_in_child() {
+    g_epolls.forget_lock_in_child();
+    g_items.forget_lock_in_child();
+}
+
+void epoll_item_changed(EpollItem& item) {
+    item.epoll->queue(item);
+    item.epoll->watch.notify();
+}
+
+void Epoll::queue(EpollItem& item) {
+    SpinGuard guard(ready_lock_);
+    if (!item.ready_hook.linked() && (item.events & ~kModifiers) != 0) ready_.push_back(item);
+}
+
+uint32_t Epoll::poll_events() {
+    SpinGuard guard(ready_lock_);
+    for (EpollItem* item = ready_.front(); item; item = ready_.next(*item))
+        if (item->member->poll_events() & (item->events | kAlwaysReported))
+            return EPOLLIN | EPOLLRDNORM;
+    return 0;
+}
+
+EpollItem* Epoll::find(Pollable& member, int fd) {
+    return member.watch.find_item(
+        [&](EpollItem& item) { return item.epoll == this && item.fd == fd; });
+}
+
+void Epoll::take_down(EpollItem* item) {
+    {
+        SpinGuard guard(ready_lock_);
+        item->ready_hook.unlink();
+    }
+    member_count_.fetch_sub(1, std::memory_order_relaxed);
+    g_items.give(item);
+}
+
+int Epoll::control(int op, int fd, Pollable& member, const epoll_event* event) {
+    SpinGuard guard(ctl_lock_);
+    EpollItem* item = find(member, fd);
+    switch (op) {
+        case EPOLL_CTL_ADD: {
+            if (item) return EEXIST;
+            if (event == nullptr) return EFAULT;
+            bool recycled;
+            void* memory = g_items.take(&recycled);
+            if (memory == nullptr) return ENOMEM;
+            item = new (memory) EpollItem;
+            item->epoll = this;
+            item->member = &member;
+            item->fd = fd;
+            item->events = event->events;
+            item->data = event->data.u64;
+            members_.push_back(*item);
+            member_count_.fetch_add(1, std::memory_order_relaxed);
+            member.watch.add(*item);
+            break;
+        }
+        case EPOLL_CTL_MOD: {
+            if (item == nullptr) return ENOENT;
+            if (event == nullptr) return EFAULT;
+            if ((item->events | event->events) & EPOLLEXCLUSIVE) return EINVAL;
+            SpinGuard ready(ready_lock_);
+            item->events = event->events;
+            item->data = event->data.u64;
+            break;
+        }
+        case EPOLL_CTL_DEL: {
+            if (item == nullptr) return ENOENT;
+            member.watch.remove(*item);
+            item->member_hook.unlink();
+            take_down(item);
+            return 0;
+        }
+        default:
+            return EINVAL;
+    }
+    if (member.poll_events() & (item->events | kAlwaysReported)) epoll_item_changed(*item);
+    return 0;
+}
+
+void Epoll::forget_member(Pollable& member) {
+    while (EpollItem* item = member.watch.pop_item()) {
+        Epoll* epoll = item->epoll;
+        {
+            SpinGuard guard(epoll->ctl_lock_);
+            item->member_hook.unlink();
+        }
+        epoll->take_down(item);
+    }
+}
+
+void Epoll::move_to_kernel(Pollable& member) {
+    while (EpollItem* item = member.watch.pop_item()) {
+        Epoll* epoll = item->epoll;
+        epoll_event event{};
+        event.events = item->events;
+        event.data.u64 = item->data;
+        sys::epoll_ctl(epoll->fd(), EPOLL_CTL_ADD, item->fd, &event);
+        epoll->kernel_member_added();
+        {
+            SpinGuard guard(epoll->ctl_lock_);
+            item->member_hook.unlink();
+        }
+        epoll->take_down(item);
+        epoll->watch.notify();  // whoever sleeps must put the kernel set under watch
+    }
+}
+
+int Epoll::collect(epoll_event* out, int max) {
+    SpinGuard guard(ready_lock_);
+    if (ready_.empty()) return 0;
+    List<EpollItem, &EpollItem::ready_hook>
+        again;  // level-triggered ones stay ready, behind the others
+    int n = 0;
+    while (n < max) {
+        EpollItem* item = ready_.pop_front();
+        if (item == nullptr) break;
+        const uint32_t interest = item->events & ~kModifiers;
+        if (interest == 0) continue;  // one-shot that fired
+        const uint32_t events = item->member->poll_events() & (interest | kAlwaysReported);
+        if (events == 0) continue;
+        out[n].events = events;
+        out[n].data.u64 = item->data;
+        n++;
+        if (item->events & EPOLLONESHOT)
+            item->events &= kModifiers;
+        else if (!(item->events & EPOLLET))
+            again.push_back(*item);
+    }
+    ready_.splice_back(again);
+    return n;
+}
+
+namespace {
+
+class EpollTarget final : public WaitTarget {
+  public:
+    EpollTarget(Epoll& epoll, int epfd, epoll_event* out, int max)
+        : epoll_(epoll),
+          out_(out),
+          max_(max),
+          shards_(Context::shards()),
+          kernel_{epfd, POLLIN, 0} {}
+
+    bool ready(bool slept) override {
+        // Kernel members are looked at in every kKernelEvery-th turn, at once after a sleep that they ended, and whenever
+        // something of ours is ready: neither side starves the other.
+        count = epoll_.collect(out_, max_);
+        const bool look =
+            epoll_.has_kernel_members() && (count != 0 || !looked_ || turn_ % kKernelEvery == 0 ||
+                                            (slept && kernel_.revents != 0));
+        turn_++;
+        if (look && count < max_) {
+            looked_ = true;
+            const int n = sys::epoll_wait(kernel_.fd, out_ + count, max_ - count, 0);
+            if (n > 0) count += n;
+        }
+        return count != 0;
+    }
+    void watch(Sleeper& sleeper) override { epoll_.watch.add(sleeper); }
+    void unwatch(Sleeper& sleeper) override { epoll_.watch.remove(sleeper); }
+    std::span<Shard* const> shards() override { return shards_; }
+    std::span<pollfd> kernel_fds() override {
+        // Always: a member may turn into a kernel one while we sleep.
+        return {&kernel_, 1};
+    }
+    int count = 0;
+
+  private:
+    static constexpr unsigned kKernelEvery = 32;
+    Epoll& epoll_;
+    epoll_event* out_;
+    int max_;
+    std::span<Shard* const> shards_;
+    pollfd kernel_;
+    bool looked_ = false;
+    unsigned turn_ = 1;
+};
+
+}  // namespace
+
+Outcome Epoll::wait(int epfd, epoll_event* out, int max, const timespec* timeout,
+                    const sigset_t* mask) {
+    if (max <= 0 || !has_members()) return Outcome::kernel();
+    EpollTarget target(*this, epfd, out, max);
+    WaitLimits limits = Context::iomux_limits();
+    limits.sigmask = mask;
+    if (timeout)
+        limits.deadline =
+            monotonic_now() + Duration{timeout->tv_sec * 1000000000 + timeout->tv_nsec};
+    if (timeout && timeout->tv_sec == 0 && timeout->tv_nsec == 0) {
+        for (Shard* shard : target.shards()) shard->progress();
+        TwinEvents::drain();
+        target.ready(true);
+        return Outcome::value(target.count);
+    }
+    switch (wait_until(target, governor_, limits)) {
+        case WaitEnd::ready:
+            return Outcome::value(target.count);
+        case WaitEnd::timeout:
+            return Outcome::value(0);
+        case WaitEnd::interrupted:
+            break;
+    }
+    return Outcome::error(EINTR);
+}
+
+}  // namespace vma::sock

@@ -1,0 +1,98 @@
+// Epoll sets: the program's epfd stays a real kernel epoll set that holds the kernel's descriptors; members of ours are
+// kept here, with a ready list, so that a wait costs O(ready). epoll(7) decides the semantics.
+//
+// Locks: ctl_lock_ (membership) -> Watch lock of the member; Watch lock -> ready_lock_. poll_events() takes none.
+#pragma once
+
+#include <sys/epoll.h>
+#include <time.h>
+
+#include <cstdint>
+
+#include "base/list.h"
+#include "base/spin_lock.h"
+#include "sock/api.h"
+#include "sock/pollable.h"
+#include "sock/wait.h"
+
+namespace vma::sock {
+
+class Epoll;
+
+// One membership: (open description, descriptor number) in one epoll set, as in Linux.
+struct EpollItem {
+    ListHook watch_hook;   // in the member's Watch
+    ListHook ready_hook;   // in Epoll::ready_, when it may have something to report
+    ListHook member_hook;  // in Epoll::members_
+    Epoll* epoll = nullptr;
+    Pollable* member = nullptr;  // not referenced: the member takes its items down when it goes
+    int fd = -1;
+    uint32_t events =
+        0;  // interest and EPOLLET/EPOLLONESHOT/EPOLLEXCLUSIVE; interest bits 0 after a one-shot fired
+    uint64_t data = 0;
+};
+
+// The member's readiness changed: queues the item and wakes who waits on its set. Called under the member's Watch lock.
+void epoll_item_changed(EpollItem& item);
+
+class Epoll final : public Pollable {
+  public:
+    static Epoll* create();  // null: no memory
+    static void destroy(Epoll* epoll);
+
+    uint32_t poll_events() override;  // EPOLLIN when something of ours is ready
+
+    // op on a member of ours; 0 or a positive errno.
+    int control(int op, int fd, Pollable& member, const epoll_event* event);
+    // A member became the kernel's: its memberships move into the kernel set. `epfd` is any descriptor of this set.
+    static void move_to_kernel(Pollable& member);
+    // The last descriptor of a member was closed: its memberships vanish.
+    static void forget_member(Pollable& member);
+
+    // Each member once, with no lock held; fn may take the member out.
+    template <class Fn>
+    void for_each_member(Fn&& fn) {
+        for (uint32_t left = member_count_.load(std::memory_order_relaxed); left > 0; left--) {
+            Pollable* member;
+            {
+                SpinGuard guard(ctl_lock_);
+                EpollItem* item = members_.front();
+                if (item == nullptr) return;
+                members_.rotate();
+                member = item->member;
+            }
+            fn(*member);
+        }
+    }
+
+    // Writes up to `max` ready events of ours; applies LT, ET and one-shot.
+    int collect(epoll_event* out, int max);
+    Outcome wait(int epfd, epoll_event* out, int max, const timespec* timeout,
+                 const sigset_t* mask);
+
+    void kernel_member_added() { has_kernel_members_.store(true, std::memory_order_relaxed); }
+    bool has_kernel_members() const { return has_kernel_members_.load(std::memory_order_relaxed); }
+    bool has_members() const { return member_count_.load(std::memory_order_relaxed) != 0; }
+    void set_fd(int fd) { fd_.store(fd, std::memory_order_relaxed); }
+    int fd() const { return fd_.load(std::memory_order_relaxed); }
+
+  private:
+    friend void epoll_item_changed(EpollItem& item);
+    Epoll() : Pollable(ObjectKind::epoll) {}
+    EpollItem* find(Pollable& member, int fd);
+    void take_down(EpollItem* item);  // the item is out of the member's Watch already
+    void queue(EpollItem& item);
+
+    SpinLock ctl_lock_;
+    List<EpollItem, &EpollItem::member_hook> members_;
+    SpinLock ready_lock_;
+    List<EpollItem, &EpollItem::ready_hook> ready_;
+    std::atomic<uint32_t> member_count_{0};
+    std::atomic<bool> has_kernel_members_{false};
+    std::atomic<int> fd_{-1};
+    SpinGovernor governor_;
+};
+
+void epoll_forget_in_child();  // locks of the record stores may be held by threads that do not exist in the child
+
+}  // namespace vma::sock

@@ -1,0 +1,60 @@
+// FdTable: descriptor number -> Object (the slots that api.h's maybe_ours() looks at). Readers take no lock; writers
+// (socket, close, dup) are serialised by its lock, the first in the lock order (fd table -> shard -> control).
+//
+// Size: the hard RLIMIT_NOFILE at start, at least 1024, at most 2^20; higher numbers are never ours (Reason::fd_limit).
+// The table is private memory: a forked child has its own copy.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+
+#include "sock/api.h"
+#include "sock/object.h"
+
+namespace vma::sock {
+
+class FdTable {
+  public:
+    static bool start();  // maps the table; false if memory is not to be had
+
+    // The object of `fd` with a reference taken, or null. Release with release_object.
+    static Object* acquire(int fd);
+    // Puts `object` (whose reference passes to the table) at `fd`; what was there is dropped. False: fd out of range.
+    static bool install(int fd, Object* object);
+    // Takes the object away from `fd`; the table's reference passes to the caller. Null if none.
+    static Object* remove(int fd);
+    // Visits every installed object under the writers' lock: fn(fd, object). fn must not install or remove.
+    template <class Fn>
+    static void for_each(Fn&& fn) {
+        lock();
+        auto* slots = fd_slots.slot.load(std::memory_order_acquire);
+        const unsigned high = slots ? high_water() : 0;
+        for (unsigned fd = 0; fd < high; fd++)
+            if (void* object = slots[fd].load(std::memory_order_acquire))
+                fn(int(fd), static_cast<Object*>(object));
+        unlock();
+    }
+    static unsigned high_water();  // one above the highest number ever installed
+    static void lock();
+    static void unlock();
+    static void
+    forget_lock_in_child();  // the holder may be a thread that does not exist in the child
+};
+
+// Reference to an Object for the time of one call.
+class ObjectRef {
+  public:
+    explicit ObjectRef(int fd) : object_(FdTable::acquire(fd)) {}
+    ~ObjectRef() {
+        if (object_) release_object(object_);
+    }
+    ObjectRef(const ObjectRef&) = delete;
+    ObjectRef& operator=(const ObjectRef&) = delete;
+    explicit operator bool() const { return object_ != nullptr; }
+    Object* get() const { return object_; }
+
+  private:
+    Object* object_;
+};
+
+}  // namespace vma::sock

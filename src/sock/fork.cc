@@ -1,0 +1,106 @@
+#include "sock/fork.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <time.h>
+
+#include <new>
+
+#include "base/clock.h"
+#include "base/own_fd.h"
+#include "engine/internal_thread.h"
+#include "engine/runtime.h"
+#include "sock/epoll.h"
+#include "sock/fd_table.h"
+#include "sock/udp_socket.h"
+
+namespace vma::sock {
+namespace {
+
+// How long a child waits for its parent's answer. A parent that is stopped (SIGSTOP, debugger) must not hang the child for
+// ever; afterwards the child uses the twin all the same.
+constexpr Duration kOwnerAnswers = Duration::seconds(1);
+
+// Set in the parent before fork, in the child's copy afterwards: a descriptor of the parent's control eventfd that survives
+// own_fds_close_in_child.
+OwnFd g_parent_control;
+std::atomic<uint32_t> g_forks{0};
+
+bool process_alive(uint32_t pid) { return sys::raw(SYS_kill, long(pid), 0) != -ESRCH; }
+
+}  // namespace
+
+uint32_t forks_so_far() { return g_forks.load(std::memory_order_relaxed); }
+
+void fork_in_parent_before() { g_forks.fetch_add(1, std::memory_order_relaxed); }
+
+void fork_in_child() {
+    const int control = InternalThread::control_fd();
+    const int kept = control >= 0 ? sys::fcntl(control, F_DUPFD_CLOEXEC, 3) : -1;
+    own_fds_close_in_child();
+    FdTable::forget_lock_in_child();
+    ThreadSleep::forget_in_child();
+    TwinEvents::forget_in_child();
+    udp_forget_in_child();
+    epoll_forget_in_child();
+    Runtime::forget_in_child();
+    g_parent_control.reset();
+    if (kept >= 0 && !g_parent_control.adopt(kept)) g_parent_control.reset();
+    FdTable::for_each([](int, Object* object) {
+        object->inherited.store(true, std::memory_order_relaxed);
+        // In-flight references of threads that do not exist here would keep the record for ever.
+        object->refs.store(0, std::memory_order_relaxed);
+    });
+    FdTable::for_each(
+        [](int, Object* object) { object->refs.fetch_add(1, std::memory_order_relaxed); });
+}
+
+void inherit(Object& object) {
+    if (!object.inherited.load(std::memory_order_acquire)) return;
+    if (object.kind == ObjectKind::epoll) {
+        // Its kernel set is shared with the parent: members of ours must be in it for this process too.
+        auto& epoll = static_cast<Epoll&>(object);
+        object.inherited.store(false, std::memory_order_release);
+        epoll.for_each_member([](Pollable& member) { inherit(member); });
+        return;
+    }
+    auto& socket = static_cast<UdpSocket&>(object);
+    ShareRecord* share = socket.share();
+    if (socket.state() == SocketState::offloaded && share != nullptr) {
+        const Instant deadline = monotonic_now() + kOwnerAnswers;
+        share->request.store(1, std::memory_order_release);
+        const uint64_t one = 1;
+        if (g_parent_control.valid()) sys::write(g_parent_control.fd(), &one, sizeof one);
+        while (share->done.load(std::memory_order_acquire) == 0 && monotonic_now() < deadline &&
+               process_alive(share->owner_pid.load(std::memory_order_relaxed))) {
+            const timespec slice{0, 10'000'000};
+            sys::futex(reinterpret_cast<volatile uint32_t*>(&share->done), 0 /* FUTEX_WAIT */, 0,
+                       &slice);
+        }
+    }
+    socket.become_twin_in_child();
+    object.inherited.store(false, std::memory_order_release);
+}
+
+void serve_children() {
+    if (g_forks.load(std::memory_order_relaxed) == 0) return;
+    const unsigned high = FdTable::high_water();
+    for (unsigned fd = 0; fd < high; fd++) {
+        if (!maybe_ours(int(fd))) continue;
+        ObjectRef ref{int(fd)};
+        if (!ref || ref.get()->kind != ObjectKind::udp ||
+            ref.get()->inherited.load(std::memory_order_relaxed))
+            continue;
+        auto& socket = static_cast<UdpSocket&>(*ref.get());
+        ShareRecord* share = socket.share();
+        if (share == nullptr || share->request.load(std::memory_order_acquire) == 0) continue;
+        if (share->done.load(std::memory_order_relaxed)) continue;
+        socket.hand_back(Reason::fork);
+        share->done.store(1, std::memory_order_release);
+        sys::futex(reinterpret_cast<volatile uint32_t*>(&share->done), 1 /* FUTEX_WAKE */,
+                   INT32_MAX);
+    }
+}
+
+}  // namespace vma::sock

@@ -1,0 +1,31 @@
+// fork: nothing happens to sockets at fork itself. A child's first use of an inherited offloaded socket asks the owner, over
+// words in shared arena memory, to hand it back to the kernel; then both use the twin, as POSIX says (process-model.md
+// section 6).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "sock/object.h"
+
+namespace vma::sock {
+
+// In the shard arena, so that owner and children see the same words.
+struct ShareRecord {
+    std::atomic<uint32_t> request{0};  // a child wants the socket handed back
+    std::atomic<uint32_t> done{0};     // the owner has done it; futex
+    std::atomic<uint32_t> owner_pid{0};
+    uint32_t forks = 0;  // of the owner when this was made
+};
+
+// First act of the child. No lock of the parent's other threads is taken.
+void fork_in_child();
+// Before the fork, on the forking thread: what the child will need.
+void fork_in_parent_before();
+uint32_t forks_so_far();  // of this process: records that a child may know are not recycled
+// The object was inherited across a fork and is used now: afterwards it is the kernel's. Bounded wait.
+void inherit(Object& object);
+// Serves requests of children; the internal thread calls it in every turn.
+void serve_children();
+
+}  // namespace vma::sock

@@ -1,0 +1,244 @@
+#include "sock/poll_select.h"
+
+#include <errno.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/deferred_signal.h"
+#include "sock/context.h"
+#include "sock/epoll.h"
+#include "sock/fd_table.h"
+#include "sock/fork.h"
+#include "sock/socket.h"
+
+namespace vma::sock {
+namespace {
+
+// Scratch memory for one call: the stack for small sets, mmap for large ones. Unwinding frees it.
+template <class T, unsigned Few>
+class Scratch {
+  public:
+    explicit Scratch(size_t n) : n_(n) {
+        if (n <= Few) return;
+        void* memory = sys::mmap(nullptr, n * sizeof(T), PROT_READ | PROT_WRITE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        data_ = sys::failed(memory) ? nullptr : static_cast<T*>(memory);
+    }
+    ~Scratch() {
+        if (data_ && data_ != few_) sys::munmap(data_, n_ * sizeof(T));
+    }
+    Scratch(const Scratch&) = delete;
+    Scratch& operator=(const Scratch&) = delete;
+    T* data() { return data_; }
+    bool ok() const { return data_ != nullptr; }
+
+  private:
+    size_t n_;
+    T few_[Few];
+    T* data_ = few_;
+};
+
+// One set of descriptors under poll: ours are looked at here, the others are handed to the kernel's poll.
+class PollSet final : public WaitTarget {
+  public:
+    PollSet(pollfd* fds, nfds_t n)
+        : fds_(fds), n_(n), members_(n), sleepers_(n), kernel_(n), kernel_index_(n) {}
+    ~PollSet() {
+        for (nfds_t i = 0; i < built_; i++)
+            if (members_.data()[i]) release_object(members_.data()[i]);
+    }
+
+    // False: out of memory. ours() tells whether there is anything of ours.
+    bool build() {
+        if (!members_.ok() || !sleepers_.ok() || !kernel_.ok() || !kernel_index_.ok()) return false;
+        for (nfds_t i = 0; i < n_; i++) {
+            Object* object =
+                fds_[i].fd >= 0 && maybe_ours(fds_[i].fd) ? FdTable::acquire(fds_[i].fd) : nullptr;
+            if (object) inherit(*object);
+            if (object && !served_here(*object)) {
+                release_object(object);
+                object = nullptr;
+            }
+            members_.data()[i] = static_cast<Pollable*>(object);
+            built_ = i + 1;
+            if (object) ours_++;
+            // An epoll set has a kernel side too: both are asked.
+            if (fds_[i].fd >= 0 && (object == nullptr || object->kind == ObjectKind::epoll)) {
+                kernel_.data()[kernel_count_] = {fds_[i].fd, fds_[i].events, 0};
+                kernel_index_.data()[kernel_count_++] = i;
+            }
+        }
+        return true;
+    }
+    bool ours() const { return ours_ != 0; }
+
+    bool ready(bool slept) override {
+        count = 0;
+        for (nfds_t i = 0; i < n_; i++) {
+            fds_[i].revents = 0;
+            if (Pollable* member = members_.data()[i]) {
+                const uint32_t events = member->poll_events() &
+                                        (uint32_t(uint16_t(fds_[i].events)) | POLLERR | POLLHUP);
+                fds_[i].revents = short(events);
+                if (events) count++;
+            }
+        }
+        // The kernel's side: after a sleep its answer is there; else it is asked in the first and every 32nd turn, and
+        // whenever something of ours is ready, so that the answer of one call is complete.
+        if (kernel_count_ && !slept && (count != 0 || turn_++ % 32 == 0)) {
+            const timespec zero{};
+            if (sys::ppoll(kernel_.data(), kernel_count_, &zero) < 0)
+                for (size_t k = 0; k < kernel_count_; k++) kernel_.data()[k].revents = 0;
+            slept = true;
+        }
+        if (slept)
+            for (size_t k = 0; k < kernel_count_; k++)
+                if (kernel_.data()[k].revents) {
+                    pollfd& out = fds_[kernel_index_.data()[k]];
+                    if (out.revents == 0) count++;
+                    out.revents = short(out.revents | kernel_.data()[k].revents);
+                }
+        return count != 0;
+    }
+    void watch(Sleeper& sleeper) override {
+        // A Sleeper hooks into one list: each member gets one of its own that forwards to the same thread.
+        for (nfds_t i = 0; i < n_; i++)
+            if (Pollable* member = members_.data()[i]) {
+                auto* s = new (&sleepers_.data()[i]) Sleeper;
+                s->thread = sleeper.thread;
+                member->watch.add(*s);
+            }
+    }
+    void unwatch(Sleeper& sleeper) override {
+        for (nfds_t i = 0; i < n_; i++)
+            if (Pollable* member = members_.data()[i]) {
+                Sleeper& s = sleepers_.data()[i];
+                member->watch.remove(s);
+                if (s.notified.load(std::memory_order_acquire))
+                    sleeper.notified.store(true, std::memory_order_release);
+            }
+    }
+    std::span<Shard* const> shards() override { return Context::shards(); }
+    std::span<pollfd> kernel_fds() override { return {kernel_.data(), kernel_count_}; }
+
+    int count = 0;
+
+  private:
+    static bool served_here(Object& object) {
+        if (object.kind == ObjectKind::epoll) return static_cast<Epoll&>(object).has_members();
+        return static_cast<Socket&>(object).state() == SocketState::offloaded;
+    }
+
+    pollfd* fds_;
+    const nfds_t n_;
+    nfds_t built_ = 0;
+    size_t ours_ = 0, kernel_count_ = 0;
+    unsigned turn_ = 0;
+    Scratch<Pollable*, 32> members_;
+    Scratch<Sleeper, 32> sleepers_;
+    Scratch<pollfd, 32> kernel_;
+    Scratch<nfds_t, 32> kernel_index_;
+};
+
+SpinGovernor g_governor;
+
+// Returns like poll: count, or -EINTR. `set` is built and has members of ours.
+int wait_on(PollSet& set, const timespec* timeout, const sigset_t* mask) {
+    for (Shard* shard : Context::shards()) shard->progress();
+    TwinEvents::drain();
+    if (timeout && timeout->tv_sec == 0 && timeout->tv_nsec == 0) {
+        set.ready(false);
+        return set.count;
+    }
+    WaitLimits limits = Context::iomux_limits();
+    limits.sigmask = mask;
+    if (timeout)
+        limits.deadline =
+            monotonic_now() + Duration{timeout->tv_sec * 1000000000 + timeout->tv_nsec};
+    switch (wait_until(set, g_governor, limits)) {
+        case WaitEnd::ready:
+            return set.count;
+        case WaitEnd::timeout:
+            return 0;
+        case WaitEnd::interrupted:
+            break;
+    }
+    return -EINTR;
+}
+
+}  // namespace
+
+Outcome poll_mixed(pollfd* fds, nfds_t n, const timespec* timeout, const sigset_t* mask) {
+    bool any = false;
+    for (nfds_t i = 0; i < n && !any; i++) any = fds[i].fd >= 0 && maybe_ours(fds[i].fd);
+    if (!any) return Outcome::kernel();
+    PollSet set(fds, n);
+    if (!set.build()) return Outcome::error(ENOMEM);
+    if (!set.ours()) return Outcome::kernel();
+    const int result = wait_on(set, timeout, mask);
+    return result < 0 ? Outcome::error(-result) : Outcome::value(result);
+}
+
+Outcome select_mixed(int nfds, fd_set* read, fd_set* write, fd_set* except, timespec* timeout,
+                     const sigset_t* mask) {
+    if (nfds < 0) return Outcome::kernel();
+    // The program's sets may be longer than fd_set (select(2) on Linux takes what nfds says): plain bit arrays.
+    using Word = unsigned long;
+    constexpr int kBits = 8 * sizeof(Word);
+    auto word = [](fd_set* set, int fd) -> Word& {
+        return reinterpret_cast<Word*>(set)[fd / kBits];
+    };
+    auto has = [&](fd_set* set, int fd) { return set && (word(set, fd) >> (fd % kBits) & 1); };
+    size_t count = 0;
+    bool any = false;
+    for (int fd = 0; fd < nfds; fd++)
+        if (has(read, fd) || has(write, fd) || has(except, fd)) {
+            count++;
+            any |= maybe_ours(fd);
+        }
+    if (!any) return Outcome::kernel();
+    // The events of select's three sets in terms of poll (select(2), "Correspondence between select() and poll()").
+    constexpr short kIn = POLLRDNORM | POLLRDBAND | POLLIN,
+                    kOut = POLLWRBAND | POLLWRNORM | POLLOUT;
+    Scratch<pollfd, 64> fds(count);
+    if (!fds.ok()) return Outcome::error(ENOMEM);
+    size_t n = 0;
+    for (int fd = 0; fd < nfds; fd++) {
+        const int events = (has(read, fd) ? kIn : 0) | (has(write, fd) ? kOut : 0) |
+                           (has(except, fd) ? POLLPRI : 0);
+        if (events) fds.data()[n++] = {fd, short(events), 0};
+    }
+    PollSet set(fds.data(), n);
+    if (!set.build()) return Outcome::error(ENOMEM);
+    if (!set.ours()) return Outcome::kernel();
+    const Instant start = monotonic_now();
+    const int result = wait_on(set, timeout, mask);
+    if (timeout) {
+        const Duration left =
+            Duration{timeout->tv_sec * 1000000000 + timeout->tv_nsec} - (monotonic_now() - start);
+        *timeout = left.ns > 0 ? timespec{left.ns / 1000000000, left.ns % 1000000000} : timespec{};
+    }
+    if (result < 0) return Outcome::error(-result);
+    for (size_t i = 0; i < n; i++)
+        if (fds.data()[i].revents & POLLNVAL) return Outcome::error(EBADF);
+    const int words = (nfds + kBits - 1) / kBits;
+    for (fd_set* s : {read, write, except})
+        if (s) std::memset(s, 0, size_t(words) * sizeof(Word));
+    long bits = 0;
+    auto set_bit = [&](fd_set* s, int fd, bool on) {
+        if (!s || !on) return;
+        word(s, fd) |= Word(1) << (fd % kBits);
+        bits++;
+    };
+    for (size_t i = 0; i < n; i++) {
+        const pollfd& p = fds.data()[i];
+        set_bit(read, p.fd, (p.events & kIn) && (p.revents & (kIn | POLLHUP | POLLERR)));
+        set_bit(write, p.fd, (p.events & kOut) && (p.revents & (kOut | POLLERR)));
+        set_bit(except, p.fd, (p.events & POLLPRI) && (p.revents & POLLPRI));
+    }
+    return Outcome::value(bits);
+}
+
+}  // namespace vma::sock

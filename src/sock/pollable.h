@@ -1,0 +1,25 @@
+// Pollable: an object with readiness: sockets and epoll sets (an epoll set can be a member of another one).
+#pragma once
+
+#include <sys/epoll.h>
+
+#include <cstdint>
+
+#include "sock/object.h"
+#include "sock/watch.h"
+
+namespace vma::sock {
+
+class Pollable : public Object {
+  public:
+    using Object::Object;
+    // The EPOLL* bits that hold now (level). Takes no lock: called from under an epoll set's ready lock. The values equal
+    // the POLL* bits of poll(2).
+    virtual uint32_t poll_events() = 0;
+    Watch watch;
+
+  protected:
+    ~Pollable() = default;
+};
+
+}  // namespace vma::sock

@@ -1,0 +1,88 @@
+// Socket: the POSIX half of a socket of the program: the kernel twin, who serves it, options that the library must know,
+// readiness. Protocol state is in endpoints of shards (udp_socket.h). One Socket per open description.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+
+#include "base/ip_addr.h"
+#include "base/reason.h"
+#include "sock/api.h"
+#include "sock/pollable.h"
+#include "sock/wait.h"
+
+namespace vma::sock {
+
+enum class SocketState : uint8_t {
+    undecided,  // nothing offloaded yet; every call goes to the twin
+    offloaded,  // at least one endpoint is in a shard
+    kernel,     // for good: reason() says why
+};
+
+// Counters of one socket, written by the threads that use it (relaxed; a lost increment under contention is accepted).
+struct SocketCounters {
+    std::atomic<uint64_t> rx_packets{0}, rx_bytes{0}, rx_eagain{0}, rx_errors{0};
+    std::atomic<uint64_t> rx_os_packets{0}, rx_os_bytes{0};
+    std::atomic<uint64_t> tx_packets{0}, tx_bytes{0}, tx_eagain{0}, tx_errors{0};
+    std::atomic<uint64_t> tx_os_packets{0}, tx_os_bytes{0};
+    std::atomic<uint64_t> poll_hit{0}, poll_miss{0};
+    static void add(std::atomic<uint64_t>& counter, uint64_t n) {
+        counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+    }
+};
+
+class Socket : public Pollable {
+  public:
+    Socket(ObjectKind object_kind, uint32_t generation_number, int fd, int socket_domain,
+           int socket_type, int socket_protocol)
+        : Pollable(object_kind),
+          domain(socket_domain),
+          type(socket_type),
+          protocol(socket_protocol),
+          generation(generation_number),
+          fd_(fd) {}
+
+    const int domain, type, protocol;
+    const uint32_t generation;  // of the record: tells a recycled one from the one an event was for
+    SocketCounters counters;
+
+    SocketState state() const { return state_.load(std::memory_order_acquire); }
+    Reason reason() const { return reason_.load(std::memory_order_relaxed); }
+    bool nonblocking() const { return nonblocking_.load(std::memory_order_relaxed); }
+    void set_nonblocking(bool on) { nonblocking_.store(on, std::memory_order_relaxed); }
+
+    // A descriptor of the twin that is open now; the number changes when the program dups and closes.
+    int fd() const { return fd_.load(std::memory_order_relaxed); }
+    void set_fd(int fd) { fd_.store(fd, std::memory_order_relaxed); }
+
+    // dup and close of a descriptor of this open description.
+    void descriptor_added() { descriptors_.fetch_add(1, std::memory_order_relaxed); }
+    void descriptor_closed(int fd);
+
+    // The epoll set of twins reported `events` for the record with this generation. True if it was for this socket.
+    bool twin_event(uint16_t generation_low, uint32_t events);
+
+    Duration receive_timeout() const {
+        return {rcvtimeo_ns_.load(std::memory_order_relaxed)};
+    }  // 0: none
+    // Called when the last descriptor is closed: everything of it in shards goes.
+    virtual void teardown() = 0;
+
+  protected:
+    ~Socket() = default;
+    // Something may be readable or in error on the twin: look before relying on it.
+    std::atomic<bool> kernel_news_{false};
+    std::atomic<SocketState> state_{SocketState::undecided};
+    std::atomic<Reason> reason_{Reason::undecided};
+    std::atomic<bool> nonblocking_{false};
+    std::atomic<int64_t> rcvtimeo_ns_{0};
+    std::atomic<int> fd_;
+    std::atomic<uint32_t> descriptors_{1};
+    std::mutex
+        control_;  // bind, connect, options, hand-back of this socket; before the shard lease
+};
+
+}  // namespace vma::sock

@@ -1,0 +1,383 @@
+// Data path of a UDP socket.
+#include <errno.h>
+#include <limits.h>
+#include <netinet/in.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/deferred_signal.h"
+#include "sock/context.h"
+#include "sock/udp_message.h"
+#include "sock/udp_socket.h"
+
+namespace vma::sock {
+namespace {
+
+int twin_option(int fd, int level, int name, int otherwise) {
+    int value = otherwise;
+    socklen_t len = sizeof value;
+    return sys::getsockopt(fd, level, name, &value, &len) == 0 ? value : otherwise;
+}
+
+// Total length of the iovecs, or false when it does not fit a long (EINVAL of sendmsg(2)).
+bool total_length(const msghdr& msg, size_t& out) {
+    out = 0;
+    for (size_t i = 0; i < msg.msg_iovlen; i++) {
+        if (msg.msg_iov[i].iov_len > size_t(LONG_MAX) - out) return false;
+        out += msg.msg_iov[i].iov_len;
+    }
+    return true;
+}
+
+// Flags that only the kernel's send path understands.
+constexpr int kTwinSendFlags = MSG_MORE | MSG_OOB | MSG_DONTROUTE | MSG_ZEROCOPY;
+
+}  // namespace
+
+// ---- Receiving
+
+class UdpReceive final : public WaitTarget {
+  public:
+    UdpReceive(UdpSocket& socket, int fd, msghdr& msg, int flags)
+        : socket_(socket),
+          fd_(fd),
+          msg_(msg),
+          flags_(flags),
+          name_room_(msg.msg_namelen),
+          control_room_(msg.msg_controllen) {
+        const unsigned n = socket.presence_count_.load(std::memory_order_acquire);
+        for (unsigned i = 0; i < n; i++) shards_[shard_count_++] = socket.presences_[i].shard;
+    }
+
+    // True: `outcome` is the answer.
+    bool ready(bool) override {
+        if (socket_.state() == SocketState::kernel) {
+            msg_.msg_namelen = name_room_;
+            msg_.msg_controllen = control_room_;
+            outcome = Outcome::kernel();
+            return true;
+        }
+        const bool news = socket_.kernel_news_.load(std::memory_order_acquire);
+        if (news && (++socket_.turn_ & 7) == 0 && from_twin()) return true;
+        for (unsigned i = 0; i < shard_count_; i++)
+            if (from_ring(socket_.presences_[i])) return true;
+        if (socket_.handed_back_.load(std::memory_order_acquire)) {
+            std::lock_guard guard(socket_.control_);
+            socket_.finish_hand_back_if_drained();
+            return ready(false);
+        }
+        return news && from_twin();
+    }
+    void watch(Sleeper& sleeper) override { socket_.watch.add(sleeper); }
+    void unwatch(Sleeper& sleeper) override { socket_.watch.remove(sleeper); }
+    std::span<Shard* const> shards() override { return {shards_, shard_count_}; }
+    void progress() override {
+    }  // ready() looks at the rings under the same lease that it reads the queue under
+
+    Outcome outcome;
+
+  private:
+    bool from_ring(UdpSocket::Presence& presence) {
+        LeaseGuard guard(presence.shard->lease());
+        UdpDatagram datagram;
+        if (!presence.endpoint->peek(datagram)) {
+            if (presence.shard->poll() == 0 || !presence.endpoint->peek(datagram)) return false;
+        }
+        const uint32_t local = datagram.info->destination.addr.v4_host();
+        const long n = copy_datagram_out(datagram, msg_, flags_,
+                                         socket_.wanted_.load(std::memory_order_relaxed), local);
+        SocketCounters::add(socket_.counters.rx_packets, 1);
+        SocketCounters::add(socket_.counters.rx_bytes, datagram.payload.size());
+        if (!(flags_ & MSG_PEEK)) {
+            presence.endpoint->consume();
+            if (!presence.endpoint->readable()) {
+                const auto bit = uint32_t(1) << (&presence - socket_.presences_.data());
+                socket_.ring_ready_.fetch_and(~bit, std::memory_order_release);
+            }
+        }
+        outcome = Outcome::value(n);
+        return true;
+    }
+
+    bool from_twin() {
+        // Cleared first: news that arrive from here on set it again.
+        socket_.kernel_news_.store(false, std::memory_order_release);
+        msg_.msg_namelen = name_room_;
+        msg_.msg_controllen = control_room_;
+        const ssize_t n = sys::recvmsg(fd_, &msg_, (flags_ & ~MSG_WAITALL) | MSG_DONTWAIT);
+        if (n == -EAGAIN) return false;
+        socket_.kernel_news_.store(true, std::memory_order_release);  // there may be more
+        if (n >= 0) {
+            SocketCounters::add(socket_.counters.rx_os_packets, 1);
+            SocketCounters::add(socket_.counters.rx_os_bytes, uint64_t(n));
+        }
+        outcome = n < 0 ? Outcome::error(int(-n)) : Outcome::value(n);
+        return true;
+    }
+
+    UdpSocket& socket_;
+    const int fd_;
+    msghdr& msg_;
+    const int flags_;
+    const socklen_t name_room_;
+    const size_t control_room_;
+    Shard* shards_[UdpSocket::kMaxPresence];
+    unsigned shard_count_ = 0;
+};
+
+Outcome UdpSocket::receive(int fd, msghdr* msg, int flags, RecvCall) {
+    if (state() != SocketState::offloaded || (flags & (MSG_ERRQUEUE | MSG_OOB)))
+        return Outcome::kernel();
+    UdpReceive target(*this, fd, *msg, flags);
+    const bool may_wait = !nonblocking() && !(flags & MSG_DONTWAIT);
+    if (!may_wait) {
+        // The twin is asked each time after it had something, else every so many empty looks.
+        if (kernel_news_.load(std::memory_order_relaxed) ||
+            ++empty_looks_ >= Context::kernel_poll_ratio()) {
+            empty_looks_ = 0;
+            TwinEvents::drain();
+        }
+        if (target.ready(false)) return target.outcome;
+        SocketCounters::add(counters.rx_eagain, 1);
+        return Outcome::error(EAGAIN);
+    }
+    WaitLimits limits = Context::receive_limits();
+    const Duration timeout = receive_timeout();
+    if (target.ready(false)) return target.outcome;
+    if (timeout.ns != 0) limits.deadline = monotonic_now() + timeout;
+    switch (wait_until(target, governor_, limits)) {
+        case WaitEnd::ready:
+            return target.outcome;
+        case WaitEnd::timeout:
+            return Outcome::error(EAGAIN);
+        case WaitEnd::interrupted:
+            break;
+    }
+    // signal(7): calls with SO_RCVTIMEO are never restarted.
+    return pending_signal() == PendingSignal::restart && timeout.ns == 0 ? Outcome::restart()
+                                                                         : Outcome::error(EINTR);
+}
+
+Outcome UdpSocket::next_datagram_size(int) {
+    if (state() != SocketState::offloaded) return Outcome::kernel();
+    const unsigned n = presence_count_.load(std::memory_order_acquire);
+    for (unsigned i = 0; i < n; i++) {
+        Presence& p = presences_[i];
+        LeaseGuard guard(p.shard->lease());
+        if (!p.endpoint->readable()) p.shard->poll();
+        if (p.endpoint->readable()) return Outcome::value(p.endpoint->next_size());
+    }
+    return Outcome::kernel();
+}
+
+void UdpSocket::ring_ready(const UdpEndpoint& endpoint) {
+    const unsigned n = presence_count_.load(std::memory_order_relaxed);
+    for (unsigned i = 0; i < n; i++)
+        if (presences_[i].endpoint == &endpoint)
+            ring_ready_.fetch_or(1u << i, std::memory_order_release);
+    watch.notify();
+}
+
+uint32_t UdpSocket::poll_events() {
+    uint32_t events = 0;
+    if (ring_ready_.load(std::memory_order_acquire)) events |= EPOLLIN | EPOLLRDNORM;
+    const bool offloaded = state() == SocketState::offloaded;
+    if (offloaded && !kernel_news_.load(std::memory_order_acquire))
+        return events | EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
+    // News of the twin are a hint: it may have been read meanwhile.
+    pollfd twin{fd(), POLLIN | POLLRDNORM | POLLOUT | POLLWRNORM | POLLWRBAND | POLLPRI | POLLRDHUP,
+                0};
+    const timespec zero{};
+    if (sys::ppoll(&twin, 1, &zero) > 0) events |= uint32_t(uint16_t(twin.revents));
+    if (offloaded) {
+        if (!(events & (EPOLLERR | EPOLLHUP | EPOLLRDHUP)) && !(twin.revents & POLLIN))
+            kernel_news_.store(false, std::memory_order_release);
+        events |= EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
+    }
+    return events;
+}
+
+// ---- Sending
+
+int UdpSocket::take_twin_error(int fd) {
+    int error = 0;
+    socklen_t len = sizeof error;
+    sys::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len);
+    return error;
+}
+
+UdpSocket::Destination UdpSocket::resolve(int fd, const Endpoint& to) {
+    Destination d;
+    d.to = to;
+    d.options = options_generation_.load(std::memory_order_acquire);
+    d.generation = space_->generation();
+    d.neighbor_generation = space_->monitor().neighbor_generation();
+    const auto view = space_->monitor().view();
+    if (!Runtime::snapshot().rules.decide(Role::udp_sender, to).offload) {
+        d.why = Reason::rule;
+        return d;
+    }
+    if (to.addr.is_multicast() || to.addr.is_any() || to.port == 0) {
+        d.why = Reason::multicast;
+        return d;
+    }
+    RouteQuery query;
+    query.dst = to.addr;
+    query.src = local_.addr;
+    query.protocol = IPPROTO_UDP;
+    query.sport = local_.port;
+    query.dport = to.port;
+    query.tos = uint8_t(twin_option(fd, IPPROTO_IP, IP_TOS, 0));
+    query.mark = uint32_t(twin_option(fd, SOL_SOCKET, SO_MARK, 0));
+    query.oif = twin_option(fd, SOL_SOCKET, SO_BINDTOIFINDEX, 0);
+    const auto route = view->route(query);
+    if (!route || route->type != RouteType::unicast) {
+        d.why = !route                                ? Reason::no_route
+                : route->type == RouteType::local     ? Reason::loopback
+                : route->type == RouteType::broadcast ? Reason::broadcast
+                                                      : Reason::multicast;
+        return d;
+    }
+    if (space_->policy()) {
+        FlowQuery flow;
+        flow.protocol = IPPROTO_UDP;
+        flow.local = {route->source, local_.port};
+        flow.remote = to;
+        flow.ifindex = route->oif;
+        flow.mark = query.mark;
+        d.why = space_->policy()->check(flow, *view);
+        if (d.why != Reason::none) return d;
+    }
+    Shard* shard = space_->shard(route->oif, &d.why);
+    if (shard == nullptr) return d;
+    d.ifindex = route->oif;
+    d.next_hop = route->next_hop;
+    const Neighbor neighbor = space_->monitor().neighbor(route->oif, route->next_hop);
+    if (!neighbor.sendable()) {
+        // The kernel resolves it with the datagram that we give it; the answer bumps neighbor_generation.
+        d.why = Reason::undecided;
+        return d;
+    }
+    const int mtu_discover = twin_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT);
+    UdpTemplateParams params;
+    params.dst_mac = neighbor.mac;
+    params.src_mac = shard->mac();
+    params.src = route->source.v4_host();
+    params.dst = to.addr.v4_host();
+    params.src_port = local_.port;
+    params.dst_port = to.port;
+    params.ttl = uint8_t(twin_option(fd, IPPROTO_IP, IP_TTL, 64));
+    params.tos = query.tos;
+    params.dont_fragment = mtu_discover == IP_PMTUDISC_WANT || mtu_discover == IP_PMTUDISC_DO ||
+                           mtu_discover == IP_PMTUDISC_PROBE;
+    params.no_checksum = twin_option(fd, SOL_SOCKET, SO_NO_CHECK, 0) != 0;
+    d.df_strict = mtu_discover == IP_PMTUDISC_DO || mtu_discover == IP_PMTUDISC_PROBE;
+    d.head = UdpTemplate(params);
+    d.max_payload = std::min(route->mtu, shard->caps().mtu) - 28;
+    d.shard = shard;
+    return d;
+}
+
+UdpSocket::Destination UdpSocket::destination(int fd, const Endpoint& to) {
+    const uint64_t now_generation = space_->generation();
+    const uint64_t neighbors = space_->monitor().neighbor_generation();
+    const uint64_t options = options_generation_.load(std::memory_order_acquire);
+    {
+        SpinGuard guard(destinations_lock_);
+        for (Destination& d : destinations_) {
+            if (d.generation == now_generation && d.neighbor_generation == neighbors &&
+                d.options == options && d.to == to) {
+                d.used = true;
+                return d;
+            }
+        }
+    }
+    Destination fresh = resolve(fd, to);
+    SpinGuard guard(destinations_lock_);
+    Destination* place = &destinations_[next_destination_++ % kDestinations];
+    for (Destination& d : destinations_)
+        if (d.to == to) place = &d;
+    *place = fresh;
+    return fresh;
+}
+
+Outcome UdpSocket::send_by_twin(int fd, const msghdr* msg, int flags) {
+    corked_ = flags & MSG_MORE;
+    SocketCounters::add(counters.tx_os_packets, 1);
+    // Blocking and non-blocking, EINTR and SIGPIPE are the kernel's: libc makes the call.
+    (void)fd;
+    (void)msg;
+    return Outcome::kernel();
+}
+
+Outcome UdpSocket::send_by_ring(const Destination& to, const msghdr* msg, size_t length) {
+    Shard& shard = *to.shard;
+    uint8_t head[kUdpMaxHead];
+    LeaseGuard guard(shard.lease());
+    UdpEndpoint* endpoint = nullptr;
+    if (remote_.port != 0) {
+        Presence* presence = presence_in(shard);
+        if (presence) endpoint = presence->endpoint;
+    }
+    const uint16_t id = choose_ip_id(endpoint ? &endpoint->ip_id : nullptr, to.df_strict,
+                                     shard.ip_ids(), to.head.src(), to.head.dst(), IPPROTO_UDP,
+                                     endpoint ? Instant{} : monotonic_now());
+    const std::span<const iovec> payload{msg->msg_iov, msg->msg_iovlen};
+    const bool offload = shard.caps().tx_checksum && !to.head.no_checksum();
+    const auto built =
+        emit_udp_datagram(to.head, offload ? UdpChecksum::offload : UdpChecksum::complete, payload,
+                          uint32_t(length), id, head);
+    if (!built) return Outcome::error(built.error());
+    TxFrame frame;
+    frame.head = {head, built->size};
+    frame.payload = msg->msg_iov;
+    frame.payload_count = uint16_t(msg->msg_iovlen);
+    frame.payload_len = uint32_t(length);
+    frame.csum_start = built->csum_start;
+    frame.csum_offset = built->csum_offset;
+    const int error = shard.send(frame);
+    if (error) return Outcome::error(error);
+    return Outcome::value(long(length));
+}
+
+Outcome UdpSocket::send(int fd, const msghdr* msg, int flags, SendCall) {
+    if (state() == SocketState::kernel) return Outcome::kernel();
+    if (kernel_send_.load(std::memory_order_relaxed) || corked_ || (flags & kTwinSendFlags) ||
+        msg->msg_controllen != 0 || msg->msg_iovlen > UINT16_MAX)
+        return send_by_twin(fd, msg, flags);
+    Endpoint to;
+    if (msg->msg_name) {
+        if (!Endpoint::from_sockaddr(static_cast<const sockaddr*>(msg->msg_name), msg->msg_namelen,
+                                     to) ||
+            !to.addr.is_v4())
+            return send_by_twin(fd, msg, flags);
+    } else {
+        to = remote_;
+        if (to.port == 0) return send_by_twin(fd, msg, flags);
+    }
+    if (state() == SocketState::undecided && !autobind(fd)) return send_by_twin(fd, msg, flags);
+    if (kernel_news_.load(std::memory_order_acquire)) {
+        if (const int error = take_twin_error(fd)) {
+            SocketCounters::add(counters.tx_errors, 1);
+            return Outcome::error(error);
+        }
+    }
+    size_t length;
+    if (!total_length(*msg, length)) return Outcome::error(EINVAL);
+    const Destination d = destination(fd, to);
+    if (d.shard == nullptr || length > d.max_payload) return send_by_twin(fd, msg, flags);
+    const Outcome sent = send_by_ring(d, msg, length);
+    if (sent.kind == Outcome::Kind::error) {
+        // The device did not take it (queue full, link down, MTU changed under us): the kernel's own path decides, and
+        // waits if the socket may wait.
+        return send_by_twin(fd, msg, flags);
+    }
+    SocketCounters::add(counters.tx_packets, 1);
+    SocketCounters::add(counters.tx_bytes, length);
+    return sent;
+}
+
+}  // namespace vma::sock

@@ -1,0 +1,102 @@
+#include "sock/udp_message.h"
+
+#include <netinet/in.h>
+#include <netinet/ip.h>
+#include <sys/time.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "sock/udp_socket.h"
+
+namespace vma::sock {
+namespace {
+
+class ControlWriter {
+  public:
+    ControlWriter(msghdr& msg)
+        : msg_(msg), next_(static_cast<uint8_t*>(msg.msg_control)), left_(msg.msg_controllen) {}
+    template <class T>
+    void put(int level, int type, const T& value) {
+        // As the kernel: a header that does not fit is left out, data that does not fit is cut; both set MSG_CTRUNC.
+        if (left_ < sizeof(cmsghdr)) {
+            msg_.msg_flags |= MSG_CTRUNC;
+            return;
+        }
+        size_t len = CMSG_LEN(sizeof(T));
+        if (len > left_) {
+            msg_.msg_flags |= MSG_CTRUNC;
+            len = left_;
+        }
+        cmsghdr header{};
+        header.cmsg_len = len;
+        header.cmsg_level = level;
+        header.cmsg_type = type;
+        std::memcpy(next_, &header, sizeof header);
+        std::memcpy(next_ + CMSG_LEN(0), &value, len - CMSG_LEN(0));
+        const size_t space = std::min<size_t>(CMSG_SPACE(sizeof(T)), left_);
+        next_ += space;
+        left_ -= space;
+        used_ += space;
+    }
+    size_t used() const { return used_; }
+
+  private:
+    msghdr& msg_;
+    uint8_t* next_;
+    size_t left_;
+    size_t used_ = 0;
+};
+
+void put_controls(const UdpRxInfo& info, const PacketMeta& meta, msghdr& msg, uint32_t wanted,
+                  uint32_t local_v4) {
+    ControlWriter out(msg);
+    if (wanted & kWantTimestampNs) {
+        const timespec ts{info.realtime_ns / 1000000000, info.realtime_ns % 1000000000};
+        out.put(SOL_SOCKET, SO_TIMESTAMPNS, ts);
+    } else if (wanted & kWantTimestamp) {
+        const timeval tv{info.realtime_ns / 1000000000, info.realtime_ns % 1000000000 / 1000};
+        out.put(SOL_SOCKET, SO_TIMESTAMP, tv);
+    }
+    if (wanted & kWantPktinfo) {
+        in_pktinfo pktinfo{};
+        pktinfo.ipi_ifindex = int(meta.ifindex);
+        pktinfo.ipi_spec_dst.s_addr = htonl(local_v4);
+        pktinfo.ipi_addr.s_addr = htonl(info.destination.addr.v4_host());
+        out.put(IPPROTO_IP, IP_PKTINFO, pktinfo);
+    }
+    if (wanted & kWantTtl) out.put(IPPROTO_IP, IP_TTL, int(info.ttl));
+    if (wanted & kWantTos) out.put(IPPROTO_IP, IP_TOS, info.tos);
+    if (wanted & kWantOrigDst)
+        out.put(IPPROTO_IP, IP_RECVORIGDSTADDR, info.destination.to_sockaddr_in());
+    msg.msg_controllen = out.used();
+}
+
+}  // namespace
+
+long copy_datagram_out(const UdpDatagram& datagram, msghdr& msg, int flags, uint32_t wanted,
+                       uint32_t local_v4) {
+    const UdpRxInfo& info = *datagram.info;
+    msg.msg_flags = 0;
+    if (msg.msg_name) {
+        const sockaddr_in from = info.source.to_sockaddr_in();
+        std::memcpy(msg.msg_name, &from, std::min<size_t>(msg.msg_namelen, sizeof from));
+        msg.msg_namelen = sizeof from;
+    }
+    size_t copied = 0;
+    for (size_t i = 0; i < msg.msg_iovlen && copied < datagram.payload.size(); i++) {
+        const size_t n = std::min(msg.msg_iov[i].iov_len, datagram.payload.size() - copied);
+        if (n) std::memcpy(msg.msg_iov[i].iov_base, datagram.payload.data() + copied, n);
+        copied += n;
+    }
+    if (copied < datagram.payload.size()) msg.msg_flags |= MSG_TRUNC;
+    if (wanted && msg.msg_control)
+        put_controls(info, *datagram.meta, msg, wanted, local_v4);
+    else {
+        if (wanted) msg.msg_flags |= MSG_CTRUNC;
+        msg.msg_controllen = 0;
+    }
+    return long(flags & MSG_TRUNC ? datagram.payload.size() : copied);
+}
+
+}  // namespace vma::sock

@@ -1,0 +1,17 @@
+// A received datagram -> the program's msghdr: address, bytes, control messages, flags, as recvmsg(2) and udp(7) say.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstdint>
+
+#include "stack/udp_endpoint.h"
+
+namespace vma::sock {
+
+// Copies `datagram` out. `wanted`: UdpControl bits. Returns what recvmsg returns (with MSG_TRUNC in `flags` the real size).
+// msg_namelen, msg_controllen and msg_flags are set.
+long copy_datagram_out(const UdpDatagram& datagram, msghdr& msg, int flags, uint32_t wanted,
+                       uint32_t local_v4);
+
+}  // namespace vma::sock

@@ -1,0 +1,142 @@
+#include <errno.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/log.h"
+#include "sock/udp_socket.h"
+
+#ifndef SO_BINDTOIFINDEX
+#define SO_BINDTOIFINDEX 62
+#endif
+#ifndef SO_PREFER_BUSY_POLL
+#define SO_PREFER_BUSY_POLL 69
+#endif
+#ifndef SO_BUSY_POLL_BUDGET
+#define SO_BUSY_POLL_BUDGET 70
+#endif
+#ifndef IP_LOCAL_PORT_RANGE
+#define IP_LOCAL_PORT_RANGE 51
+#endif
+
+namespace vma::sock {
+namespace {
+
+enum class Effect : uint8_t {
+    to_kernel,
+    mirror,
+    transmit,
+    receive,
+    rcvbuf,
+    rcvtimeo,
+    pktinfo,
+    ttl,
+    tos,
+    timestamp,
+    timestampns,
+    origdst,
+};
+
+struct Row {
+    int level, name;
+    Effect effect;
+};
+constexpr Row kRows[] = {
+#define UDP_OPTION(level, name, effect) {level, name, Effect::effect},
+#include "sock/udp_options.def"
+#undef UDP_OPTION
+};
+
+Effect effect_of(int level, int name) {
+    const auto* row = std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) {
+        return r.level == level && r.name == name;
+    });
+    return row == std::end(kRows) ? Effect::to_kernel : row->effect;
+}
+
+bool on(const void* value, socklen_t len) {
+    int number = 0;
+    if (len >= sizeof number)
+        std::memcpy(&number, value, sizeof number);
+    else if (len >= 1)
+        number = *static_cast<const uint8_t*>(value);
+    return number != 0;
+}
+
+}  // namespace
+
+Outcome UdpSocket::set_option(int fd, int level, int name, const void* value, socklen_t len) {
+    if (state() == SocketState::kernel) return Outcome::kernel();
+    const Effect effect = effect_of(level, name);
+    const int result = sys::setsockopt(fd, level, name, value, len);
+    if (result < 0) return Outcome::error(-result);
+    auto want = [&](uint32_t bit) {
+        if (on(value, len))
+            wanted_.fetch_or(bit, std::memory_order_relaxed);
+        else
+            wanted_.fetch_and(~bit, std::memory_order_relaxed);
+    };
+    switch (effect) {
+        case Effect::mirror:
+            break;
+        case Effect::transmit:
+        case Effect::receive:
+            options_generation_.fetch_add(1, std::memory_order_release);
+            if (level == SOL_SOCKET &&
+                (name == SO_BINDTODEVICE || name == SO_BINDTOIFINDEX || name == SO_REUSEPORT)) {
+                std::lock_guard guard(control_);
+                if (state() == SocketState::offloaded) decide_receive(fd);
+            }
+            break;
+        case Effect::rcvbuf: {
+            int bytes = 0;
+            socklen_t size = sizeof bytes;
+            if (sys::getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, &size) < 0) break;
+            std::lock_guard guard(control_);
+            receive_buffer_.store(uint32_t(bytes), std::memory_order_relaxed);
+            for (unsigned i = 0, n = presence_count_.load(std::memory_order_relaxed); i < n; i++) {
+                LeaseGuard lease(presences_[i].shard->lease());
+                presences_[i].endpoint->set_receive_limit(uint32_t(bytes));
+            }
+            break;
+        }
+        case Effect::rcvtimeo: {
+            timeval tv{};
+            if (len >= sizeof tv) std::memcpy(&tv, value, sizeof tv);
+            rcvtimeo_ns_.store(int64_t(tv.tv_sec) * 1000000000 + int64_t(tv.tv_usec) * 1000,
+                               std::memory_order_relaxed);
+            break;
+        }
+        case Effect::pktinfo:
+            want(kWantPktinfo);
+            break;
+        case Effect::ttl:
+            want(kWantTtl);
+            break;
+        case Effect::tos:
+            want(kWantTos);
+            break;
+        case Effect::timestamp:
+            want(kWantTimestamp);
+            break;
+        case Effect::timestampns:
+            want(kWantTimestampNs);
+            break;
+        case Effect::origdst:
+            want(kWantOrigDst);
+            break;
+        case Effect::to_kernel:
+            vma_log(
+                info, "sock",
+                "fd {}: socket option level {} name {} is the kernel's: the socket is handed back",
+                fd, level, name);
+            hand_back(Reason::unsupported_option);
+            break;
+    }
+    return Outcome::value(0);
+}
+
+}  // namespace vma::sock

@@ -1,0 +1,434 @@
+// Control path of a UDP socket: who serves it, and the flows that follow from it.
+#include "sock/udp_socket.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/udp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <new>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "sock/context.h"
+#include "sock/epoll.h"
+#include "sock/fd_table.h"
+#include "sock/fork.h"
+
+namespace vma::sock {
+namespace {
+
+Slab<UdpSocket> g_slab;
+
+int int_option(int fd, int level, int name, int otherwise = 0) {
+    int value = otherwise;
+    socklen_t len = sizeof value;
+    return sys::getsockopt(fd, level, name, &value, &len) == 0 ? value : otherwise;
+}
+
+// Reasons that concern only what is received; the socket may still send by the ring.
+bool only_receiving(Reason why) { return why == Reason::rule || why == Reason::multicast; }
+
+}  // namespace
+
+UdpSocket* UdpSocket::create(int fd, int domain, int type, int protocol) {
+    bool recycled;
+    void* memory = g_slab.take(&recycled);
+    if (memory == nullptr) return nullptr;
+    const uint32_t generation = recycled ? static_cast<UdpSocket*>(memory)->generation + 1 : 1;
+    return new (memory) UdpSocket(generation, fd, domain, type, protocol);
+}
+
+void UdpSocket::destroy(UdpSocket* socket) {
+    Epoll::forget_member(*socket);
+    g_slab.give(socket);
+}
+
+void udp_forget_in_child() { g_slab.forget_lock_in_child(); }
+
+void UdpSocket::read_names(int fd) {
+    sockaddr_storage name{};
+    socklen_t len = sizeof name;
+    local_ = {};
+    remote_ = {};
+    if (sys::getsockname(fd, reinterpret_cast<sockaddr*>(&name), &len) == 0)
+        Endpoint::from_sockaddr(reinterpret_cast<sockaddr*>(&name), len, local_);
+    len = sizeof name;
+    if (sys::getpeername(fd, reinterpret_cast<sockaddr*>(&name), &len) == 0)
+        Endpoint::from_sockaddr(reinterpret_cast<sockaddr*>(&name), len, remote_);
+}
+
+Outcome UdpSocket::bind(int fd, const sockaddr* addr, socklen_t len) {
+    std::lock_guard guard(control_);
+    const int result = sys::bind(fd, addr, len);
+    if (result < 0) return Outcome::error(-result);
+    decide_receive(fd);
+    return Outcome::value(0);
+}
+
+Outcome UdpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
+    std::lock_guard guard(control_);
+    const int result = sys::connect(fd, addr, len);
+    if (result < 0) return Outcome::error(-result);
+    decide_receive(fd);
+    return Outcome::value(0);
+}
+
+bool UdpSocket::autobind(int fd) {
+    std::lock_guard guard(control_);
+    if (local_.port == 0) {
+        const sockaddr_in any = Endpoint{}.to_sockaddr_in();
+        if (sys::bind(fd, reinterpret_cast<const sockaddr*>(&any), sizeof any) < 0) return false;
+        decide_receive(fd);
+    }
+    return state() == SocketState::offloaded;
+}
+
+Reason UdpSocket::receive_obstacle(int fd, NetSpace& space) {
+    const Rules& rules = Runtime::snapshot().rules;
+    const auto view = space.monitor().view();
+    if (int_option(fd, SOL_SOCKET, SO_REUSEPORT)) return Reason::reuseport_shared;
+    if (remote_.port != 0) {
+        if (!rules.decide(Role::udp_connect, remote_, &local_).offload) return Reason::rule;
+        if (remote_.addr.is_multicast()) return Reason::multicast;
+        if (remote_.addr.is_loopback() || view->is_local(remote_.addr)) return Reason::loopback;
+    }
+    if (local_.addr.is_loopback()) return Reason::loopback;
+    if (local_.addr.is_multicast()) return Reason::multicast;
+    if (!local_.addr.is_any() && view->is_broadcast(local_.addr)) return Reason::broadcast;
+    if (!local_.addr.is_any() && !rules.decide(Role::udp_receiver, local_).offload)
+        return Reason::rule;
+    return Reason::none;
+}
+
+UdpSocket::Presence* UdpSocket::presence_in(Shard& shard) {
+    const unsigned count = presence_count_.load(std::memory_order_relaxed);
+    for (unsigned i = 0; i < count; i++)
+        if (presences_[i].shard == &shard) return &presences_[i];
+    if (count == kMaxPresence) return nullptr;
+    UdpEndpoint* endpoint = shard.make_udp(local_);
+    if (endpoint == nullptr) return nullptr;
+    endpoint->owner = this;
+    const uint32_t limit = receive_buffer_.load(std::memory_order_relaxed);
+    if (limit) endpoint->set_receive_limit(limit);
+    presences_[count] = {&shard, endpoint, false};
+    presence_count_.store(count + 1, std::memory_order_release);
+    return &presences_[count];
+}
+
+bool UdpSocket::be_present(Shard& shard, const Endpoint& local, const Endpoint& remote,
+                           std::span<const IpAddr> addresses) {
+    LeaseGuard guard(shard.lease());
+    Presence* presence = presence_in(shard);
+    if (presence == nullptr) return false;
+    UdpEndpoint& endpoint = *presence->endpoint;
+    if (presence->in_demux) shard.udp().demux.remove(endpoint.tuple());
+    endpoint.local = local;
+    endpoint.remote = remote;
+    presence->in_demux = shard.udp().demux.insert(endpoint.tuple(), endpoint).ok();
+    if (!presence->in_demux) return false;
+    bool all = true;
+    for (const IpAddr& addr : addresses) {
+        FlowKey key;
+        key.local = {addr, local.port};
+        key.remote = remote.port ? remote : Endpoint{};
+        key.protocol = IPPROTO_UDP;
+        if (std::any_of(steered_.begin(), steered_.begin() + steered_count_,
+                        [&](const Steered& s) { return s.shard == &shard && s.key == key; }))
+            continue;
+        if (steered_count_ == kMaxKeys || !shard.steer(key)) {
+            all = false;
+            continue;
+        }
+        steered_[steered_count_++] = {&shard, key};
+    }
+    return all;
+}
+
+// Takes flows away; endpoints keep what they have queued.
+void UdpSocket::drop_steering() {
+    for (unsigned i = 0; i < steered_count_; i++) {
+        LeaseGuard guard(steered_[i].shard->lease());
+        steered_[i].shard->unsteer(steered_[i].key);
+    }
+    steered_count_ = 0;
+}
+
+void UdpSocket::leave_shards() {
+    drop_steering();
+    const unsigned count = presence_count_.load(std::memory_order_relaxed);
+    for (unsigned i = 0; i < count; i++) {
+        Presence& p = presences_[i];
+        LeaseGuard guard(p.shard->lease());
+        while (p.shard->poll() != 0) {
+        }
+        if (p.in_demux) p.shard->udp().demux.remove(p.endpoint->tuple());
+        p.in_demux = false;
+    }
+}
+
+void UdpSocket::become_kernel(Reason why) {
+    reason_.store(why, std::memory_order_relaxed);
+    state_.store(SocketState::kernel, std::memory_order_release);
+    TwinEvents::remove(fd());
+    Epoll::move_to_kernel(*this);
+    watch.notify();
+}
+
+// Decides anew who receives. Called with control_ held after anything that changes the names of the twin.
+void UdpSocket::decide_receive(int fd) {
+    if (state() == SocketState::kernel || handed_back_.load(std::memory_order_relaxed)) {
+        read_names(fd);
+        return;
+    }
+    read_names(fd);
+    options_generation_.fetch_add(1, std::memory_order_relaxed);
+    if (local_.port == 0) return;
+    Reason why = Reason::none;
+    if (space_ == nullptr) space_ = Runtime::namespace_of(fd, &why);
+    if (space_ == nullptr) {
+        become_kernel(why);
+        return;
+    }
+    // Old flows go only after the new ones are in place: no datagram of the peer falls between.
+    std::array<Steered, kMaxKeys> old;
+    const unsigned old_count = steered_count_;
+    std::copy(steered_.begin(), steered_.begin() + old_count, old.begin());
+    steered_count_ = 0;
+
+    why = receive_obstacle(fd, *space_);
+    if (receive_buffer_.load(std::memory_order_relaxed) == 0)
+        receive_buffer_.store(uint32_t(int_option(fd, SOL_SOCKET, SO_RCVBUF, 212992)),
+                              std::memory_order_relaxed);
+    const auto view = space_->monitor().view();
+    steered_generation_ = space_->monitor().generation();
+    unsigned served = 0;
+    if (why == Reason::none) {
+        const Rules& rules = Runtime::snapshot().rules;
+        int route_oif = 0;
+        if (remote_.port != 0) {
+            RouteQuery query;
+            query.dst = remote_.addr;
+            query.src = local_.addr;
+            query.protocol = IPPROTO_UDP;
+            query.mark = uint32_t(int_option(fd, SOL_SOCKET, SO_MARK));
+            query.oif = int_option(fd, SOL_SOCKET, SO_BINDTOIFINDEX);
+            const auto route = view->route(query);
+            if (!route || route->type != RouteType::unicast)
+                why = route && route->type == RouteType::broadcast ? Reason::broadcast
+                                                                   : Reason::no_route;
+            else
+                route_oif = route->oif;
+        }
+        const int bound_device = int_option(fd, SOL_SOCKET, SO_BINDTOIFINDEX);
+        for (const Interface& interface : view->interfaces()) {
+            if (why != Reason::none && !served) break;
+            if (!NetSpace::can_carry_ring(interface)) continue;
+            if (route_oif != 0 && interface.index != route_oif) continue;
+            if (bound_device != 0 && interface.index != bound_device) continue;
+            std::array<IpAddr, 32> addresses;
+            unsigned n = 0;
+            for (const InterfaceAddress& a : interface.addresses) {
+                if (!a.addr.is_v4() || n == addresses.size()) continue;
+                if (!local_.addr.is_any() && a.addr != local_.addr) continue;
+                if (!rules.decide(Role::udp_receiver, Endpoint{a.addr, local_.port}).offload)
+                    continue;
+                addresses[n++] = a.addr;
+            }
+            // A connected socket with an address of another interface (weak host model): replies still come here.
+            if (n == 0 && route_oif != 0) addresses[n++] = local_.addr;
+            if (n == 0) continue;
+            Reason failed = Reason::none;
+            if (space_->policy()) {
+                FlowQuery flow;
+                flow.protocol = IPPROTO_UDP;
+                flow.local = local_;
+                flow.remote = remote_;
+                flow.ifindex = interface.index;
+                std::string culprit;
+                failed = space_->policy()->check(flow, *view, &culprit);
+                if (failed != Reason::none)
+                    vma_log(info, "sock", "UDP port {} on {} stays with the kernel ({}): {}",
+                            local_.port, interface.name, reason_name(failed), culprit);
+            }
+            Shard* shard =
+                failed == Reason::none ? space_->shard(interface.index, &failed) : nullptr;
+            if (shard == nullptr) {
+                if (why == Reason::none) why = failed;
+                continue;
+            }
+            if (be_present(*shard, local_, remote_, {addresses.data(), n}))
+                served++;
+            else if (why == Reason::none)
+                why = Reason::flow_taken;
+        }
+        if (served == 0 && why == Reason::none) why = Reason::interface_unsupported;
+    }
+    for (unsigned i = 0; i < old_count; i++) {
+        if (std::any_of(steered_.begin(), steered_.begin() + steered_count_, [&](const Steered& s) {
+                return s.shard == old[i].shard && s.key == old[i].key;
+            }))
+            continue;
+        LeaseGuard guard(old[i].shard->lease());
+        old[i].shard->unsteer(old[i].key);
+    }
+    if (served == 0 && !only_receiving(why)) {
+        if (presence_count_.load(std::memory_order_relaxed) != 0) {
+            // It was offloaded before: what is queued is read from here first.
+            reason_.store(why, std::memory_order_relaxed);
+            handed_back_.store(true, std::memory_order_release);
+            kernel_send_.store(true, std::memory_order_release);
+            leave_shards();
+            finish_hand_back_if_drained();
+        } else {
+            become_kernel(why);
+        }
+        return;
+    }
+    reason_.store(served ? Reason::none : why, std::memory_order_relaxed);
+    if (share_.load(std::memory_order_relaxed) == nullptr && served) {
+        Presence& p = presences_[0];
+        LeaseGuard guard(p.shard->lease());
+        if (auto* record = p.shard->make_record<ShareRecord>()) {
+            record->forks = forks_so_far();
+            record->owner_pid.store(uint32_t(sys::getpid()), std::memory_order_relaxed);
+            share_.store(record, std::memory_order_release);
+        }
+    }
+    if (state() != SocketState::offloaded) {
+        state_.store(SocketState::offloaded, std::memory_order_release);
+        if (!TwinEvents::add(fd, this, generation)) {
+            // Without it the twin's side could not be watched: better slow than deaf.
+            leave_shards();
+            become_kernel(Reason::memory);
+        }
+    }
+}
+
+void UdpSocket::hand_back(Reason why) {
+    std::lock_guard guard(control_);
+    if (state() != SocketState::offloaded) {
+        if (state() == SocketState::undecided) become_kernel(why);
+        return;
+    }
+    if (handed_back_.exchange(true)) return;
+    kernel_send_.store(true, std::memory_order_release);
+    reason_.store(why, std::memory_order_relaxed);
+    leave_shards();
+    finish_hand_back_if_drained();
+}
+
+// control_ held. The socket leaves the library's hands once nothing is queued in it.
+void UdpSocket::finish_hand_back_if_drained() {
+    const unsigned count = presence_count_.load(std::memory_order_acquire);
+    for (unsigned i = 0; i < count; i++) {
+        LeaseGuard guard(presences_[i].shard->lease());
+        if (presences_[i].endpoint->readable()) return;
+    }
+    become_kernel(reason());
+}
+
+void UdpSocket::teardown() {
+    std::lock_guard guard(control_);
+    if (inherited.load(std::memory_order_relaxed)) return;
+    leave_shards();
+    const unsigned count = presence_count_.load(std::memory_order_relaxed);
+    for (unsigned i = 0; i < count; i++) {
+        LeaseGuard lease(presences_[i].shard->lease());
+        presences_[i].shard->free_udp(presences_[i].endpoint);
+    }
+    presence_count_.store(0, std::memory_order_relaxed);
+    if (ShareRecord* record = share_.exchange(nullptr)) {
+        record->done.store(1, std::memory_order_release);
+        if (record->forks == forks_so_far()) {
+            LeaseGuard lease(presences_[0].shard->lease());
+            presences_[0].shard->free_record(record);
+        }
+    }
+}
+
+void UdpSocket::become_twin_in_child() {
+    new (&control_) std::mutex;
+    presence_count_.store(0, std::memory_order_relaxed);
+    steered_count_ = 0;
+    reason_.store(Reason::fork, std::memory_order_relaxed);
+    state_.store(SocketState::kernel, std::memory_order_release);
+    Epoll::move_to_kernel(*this);
+}
+
+void UdpSocket::network_changed() {
+    std::lock_guard guard(control_);
+    if (state() != SocketState::offloaded || handed_back_.load(std::memory_order_relaxed) ||
+        space_ == nullptr)
+        return;
+    if (steered_generation_ == space_->monitor().generation()) return;
+    decide_receive(fd());
+}
+
+void UdpSocket::touch_neighbors() {
+    SpinGuard guard(destinations_lock_);
+    for (Destination& d : destinations_) {
+        if (!d.used || d.shard == nullptr || space_ == nullptr) continue;
+        d.used = false;
+        space_->monitor().keep_fresh(d.ifindex, d.next_hop);
+    }
+}
+
+void udp_sockets_tick() {
+    static Instant next_touch;
+    static uint64_t seen_generation = 0;
+    uint64_t generation = 0;
+    Runtime::for_each_space([&](NetSpace& space) { generation += space.generation(); });
+    const bool touch = monotonic_now() >= next_touch;
+    if (!touch && generation == seen_generation) return;
+    seen_generation = generation;
+    if (touch) next_touch = monotonic_now() + Duration::millis(500);
+    // References first, work after: the work takes locks that come after the table's.
+    constexpr unsigned kBatch = 256;
+    unsigned from = 0;
+    for (;;) {
+        Object* batch[kBatch];
+        unsigned n = 0;
+        int last = -1;
+        const unsigned high = FdTable::high_water();
+        for (unsigned fd = from; fd < high && n < kBatch; fd++) {
+            last = int(fd);
+            if (!maybe_ours(int(fd))) continue;
+            if (Object* object = FdTable::acquire(int(fd))) batch[n++] = object;
+        }
+        for (unsigned i = 0; i < n; i++) {
+            if (batch[i]->kind == ObjectKind::udp &&
+                !batch[i]->inherited.load(std::memory_order_relaxed)) {
+                auto& socket = static_cast<UdpSocket&>(*batch[i]);
+                socket.network_changed();
+                if (touch) socket.touch_neighbors();
+            }
+            release_object(batch[i]);
+        }
+        if (last < 0 || unsigned(last) + 1 >= high) return;
+        from = unsigned(last) + 1;
+    }
+}
+
+const char* UdpSocket::ring_kind() const {
+    return presence_count_.load(std::memory_order_acquire) ? presences_[0].shard->ring_kind() : "";
+}
+
+void Socket::descriptor_closed(int closed) {
+    if (descriptors_.fetch_sub(1, std::memory_order_relaxed) == 1 || fd() != closed) return;
+    // Another descriptor of the same description stands in for the one that goes.
+    FdTable::for_each([&](int other, Object* object) {
+        if (object == this && other != closed) set_fd(other);
+    });
+}
+
+bool Socket::twin_event(uint16_t generation_low, uint32_t) {
+    if (uint16_t(generation) != generation_low) return false;
+    kernel_news_.store(true, std::memory_order_release);
+    watch.notify();
+    return true;
+}
+
+}  // namespace vma::sock

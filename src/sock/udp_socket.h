@@ -1,0 +1,153 @@
+// UdpSocket: a UDP socket of the program over rings and twin together. Received datagrams come from the queues of its
+// endpoints (one per shard it is present in) and from the twin (loopback, broadcast, multicast, fragments, other
+// interfaces); each destination is sent to by ring or by twin.
+//
+// What the ring does not do in this version goes to the twin, datagram by datagram: fragmentation, multicast, broadcast,
+// corking, control messages on send, MSG_ERRQUEUE. Nothing is refused that the kernel would do.
+#pragma once
+
+#include <array>
+
+#include "engine/runtime.h"
+#include "sock/slab.h"
+#include "sock/socket.h"
+
+namespace vma::sock {
+
+// Which control messages the program has asked for (setsockopt), as bits.
+enum UdpControl : uint32_t {
+    kWantPktinfo = 1,
+    kWantTimestamp = 2,
+    kWantTimestampNs = 4,
+    kWantTtl = 8,
+    kWantTos = 16,
+    kWantOrigDst = 32,
+};
+
+struct ShareRecord;
+
+class UdpSocket final : public Socket {
+  public:
+    static UdpSocket* create(int fd, int domain, int type, int protocol);  // null: no memory
+    static void destroy(UdpSocket* socket);
+
+    // Each performs the call on the twin first and returns what libc would (never Outcome::kernel once it has acted).
+    Outcome bind(int fd, const sockaddr* addr, socklen_t len);
+    Outcome connect(int fd, const sockaddr* addr, socklen_t len);
+
+    Outcome send(int fd, const msghdr* msg, int flags, SendCall call);
+    Outcome receive(int fd, msghdr* msg, int flags, RecvCall call);
+    Outcome set_option(int fd, int level, int name, const void* value, socklen_t len);
+    // Bytes of the next datagram, as FIONREAD; kernel outcome when only the twin knows.
+    Outcome next_datagram_size(int fd);
+
+    uint32_t poll_events() override;
+    void teardown() override;
+    // From now on everything goes to the twin; what is queued is still read from here first. Idempotent.
+    void hand_back(Reason why);
+    // The network state changed: endpoints of a socket bound to ANY follow the addresses, caches are checked again.
+    void network_changed();
+    // Housekeeping: neighbours that were sent to stay fresh.
+    void touch_neighbors();
+
+    // Words that a forked child shares with this process (fork.h), or null before the socket is in a shard.
+    ShareRecord* share() const { return share_.load(std::memory_order_acquire); }
+    // In a forked child: the twin is all there is.
+    void become_twin_in_child();
+
+    void ring_ready(
+        const UdpEndpoint& endpoint);  // [lease of its shard] something was queued in it
+
+    // For viewers.
+    const char* ring_kind() const;
+    Endpoint local() const { return local_; }
+    Endpoint remote() const { return remote_; }
+
+  private:
+    static constexpr unsigned kMaxPresence = 8;
+    static constexpr unsigned kMaxKeys = 64;
+    static constexpr unsigned kDestinations = 4;
+    friend class UdpReceive;
+
+    // The socket in one shard.
+    struct Presence {
+        Shard* shard = nullptr;
+        UdpEndpoint* endpoint = nullptr;
+        bool in_demux = false;
+    };
+    struct Steered {
+        Shard* shard = nullptr;
+        FlowKey key;
+    };
+    // Where datagrams to one peer go, decided once and kept while nothing it depends on has changed.
+    struct Destination {
+        Endpoint to;
+        uint64_t generation = 0, neighbor_generation = 0, options = 0;
+        Shard* shard = nullptr;  // null: by the twin
+        Reason why = Reason::none;
+        uint32_t max_payload = 0;
+        bool df_strict = false;
+        int ifindex = 0;
+        IpAddr next_hop;
+        UdpTemplate head;
+        bool used = false;
+    };
+
+    UdpSocket(uint32_t generation_number, int fd, int socket_domain, int socket_type,
+              int socket_protocol)
+        : Socket(ObjectKind::udp, generation_number, fd, socket_domain, socket_type,
+                 socket_protocol) {}
+
+    void decide_receive(int fd);
+    Reason receive_obstacle(int fd, NetSpace& space);
+    void drop_steering();
+    void leave_shards();
+    bool be_present(Shard& shard, const Endpoint& local, const Endpoint& remote,
+                    std::span<const IpAddr> addresses);
+    Presence* presence_in(Shard& shard);
+    void follow_addresses();
+    void become_kernel(Reason why);
+    void finish_hand_back_if_drained();
+    void read_names(int fd);
+    bool autobind(int fd);
+
+    Destination destination(int fd, const Endpoint& to);
+    Destination resolve(int fd, const Endpoint& to);
+    Outcome send_by_twin(int fd, const msghdr* msg, int flags);
+    Outcome send_by_ring(const Destination& to, const msghdr* msg, size_t length);
+    int take_twin_error(int fd);
+
+    NetSpace* space_ = nullptr;
+    std::atomic<ShareRecord*> share_{nullptr};
+    Endpoint local_,
+        remote_;  // as getsockname/getpeername of the twin say; remote_.port 0: not connected
+    bool reuseport_ = false;
+    bool corked_ = false;                          // a MSG_MORE datagram waits in the twin
+    std::atomic<uint32_t> wanted_{0};              // UdpControl bits
+    std::atomic<uint64_t> options_generation_{1};  // bumped by options that change what is sent
+    std::atomic<uint32_t> receive_buffer_{0};  // SO_RCVBUF as the twin reports it, 0: not asked yet
+    std::atomic<uint32_t> ring_ready_{
+        0};  // bit i: presences_[i]'s endpoint is readable; written under its lease
+    std::atomic<bool> handed_back_{false};  // steering is gone, queue not drained yet
+    std::atomic<bool> kernel_send_{false};  // every datagram by the twin
+    uint64_t steered_generation_ = 0;
+    uint32_t empty_looks_ = 0;
+    uint32_t turn_ = 0;
+
+    std::array<Presence, kMaxPresence> presences_;
+    std::atomic<unsigned> presence_count_{0};
+    std::array<Steered, kMaxKeys> steered_;
+    unsigned steered_count_ = 0;
+
+    SpinLock destinations_lock_;
+    std::array<Destination, kDestinations> destinations_;
+    unsigned next_destination_ = 0;
+
+    SpinGovernor governor_;
+};
+
+// Every UDP socket of the process: network changes and housekeeping walk the descriptor table with these.
+void udp_sockets_tick();
+void udp_forget_in_child();
+
+}  // namespace vma::sock

@@ -1,0 +1,199 @@
+#include "sock/wait.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/clock.h"
+#include "base/deferred_signal.h"
+#include "base/own_fd.h"
+#include "sock/socket.h"
+
+namespace vma::sock {
+namespace {
+
+constexpr unsigned kClockEvery = 16;  // spin loops between clock reads (20 ns each)
+constexpr unsigned kTwinEvery = 64;   // spin loops between looks at the kernel twins (90 ns each)
+constexpr Duration kYieldAfter = Duration::micros(5);
+constexpr Duration kYieldEvery = Duration::micros(2);
+constexpr unsigned kMaxPollFds =
+    16;  // rings + twins + own eventfd; the kernel fds of the caller come on top
+
+// A signal that the p-variants unblock must end the wait at once, also while we spin: ask the kernel with a poll of nothing.
+bool mask_would_interrupt(const sigset_t* mask) {
+    if (mask == nullptr) return false;
+    const timespec zero{};
+    return sys::blocking_ppoll(nullptr, 0, &zero, mask) == -EINTR;
+}
+
+// Sleeps until something may have changed. Returns -EINTR, else >= 0.
+int sleep_once(WaitTarget& target, const WaitLimits& limits, Instant now) {
+    Sleeper sleeper;
+    sleeper.thread = ThreadSleep::mine();
+    target.watch(sleeper);
+    const auto shards = target.shards();
+    const auto kernel = target.kernel_fds();
+
+    std::array<pollfd, kMaxPollFds> few;
+    pollfd* fds = few.data();
+    size_t count = 0;
+    bool pending = false;
+    for (Shard* shard : shards) {
+        if (!shard->arm()) pending = true;
+        if (count < kMaxPollFds - 2) fds[count++] = {shard->wake_fd(), POLLIN, 0};
+    }
+    if (TwinEvents::fd() >= 0) fds[count++] = {TwinEvents::fd(), POLLIN, 0};
+    if (sleeper.thread) fds[count++] = {sleeper.thread->event.fd(), POLLIN, 0};
+    const size_t own = count;
+
+    int result = 0;
+    if (!pending && !target.ready(false)) {
+        // The kernel wants one array: the caller's descriptors are copied behind ours and the answers copied back.
+        pollfd* all = fds;
+        const size_t total = own + kernel.size();
+        void* big = nullptr;
+        if (total > kMaxPollFds) {
+            big = sys::mmap(nullptr, total * sizeof(pollfd), PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            if (!sys::failed(big)) {
+                all = static_cast<pollfd*>(big);
+                std::copy(fds, fds + own, all);
+            } else {
+                big = nullptr;
+            }
+        }
+        const size_t room = big ? total : kMaxPollFds;
+        const size_t extra = std::min(kernel.size(), room - own);
+        std::copy(kernel.begin(), kernel.begin() + ptrdiff_t(extra), all + own);
+
+        Duration left = limits.deadline.is_never() ? Duration::max() : limits.deadline - now;
+        if (left.ns < 0) left = {};
+        // Without an eventfd of its own, or with descriptors that did not fit, nobody could wake this thread: short slices.
+        if (sleeper.thread == nullptr || extra < kernel.size())
+            left = std::min(left, Duration::millis(1));
+        const timespec ts{left.ns / 1000000000, left.ns % 1000000000};
+        result = sys::blocking_ppoll(all, own + extra, left == Duration::max() ? nullptr : &ts,
+                                     limits.sigmask);
+        for (size_t i = 0; i < extra; i++)
+            kernel[i].revents = result > 0 ? all[own + i].revents : short(0);
+        if (big) sys::munmap(big, total * sizeof(pollfd));
+    }
+    for (Shard* shard : shards) shard->disarm();
+    target.unwatch(sleeper);
+    if (sleeper.notified.load(std::memory_order_acquire) && sleeper.thread) {
+        uint64_t drained;
+        sys::read(sleeper.thread->event.fd(), &drained, sizeof drained);
+    }
+    return result;
+}
+
+}  // namespace
+
+Duration SpinGovernor::budget(Duration bound, bool adaptive) {
+    if (!adaptive || bound.ns <= 0) return bound;
+    calls_++;
+    if (expected_ns_ < 2 * bound.ns) return bound;
+    // Spinning did not pay lately. A short try now and then notices when the traffic changed.
+    return calls_ % 16 == 0 ? bound / 8 : Duration{};
+}
+
+void SpinGovernor::learn(Duration waited, bool) {
+    constexpr int64_t kLongest =
+        Duration::millis(2).ns;  // so that a few short waits outweigh a long idle time
+    expected_ns_ = (3 * expected_ns_ + std::min(waited.ns, kLongest)) / 4;
+}
+
+WaitEnd wait_until(WaitTarget& target, SpinGovernor& governor, const WaitLimits& limits) {
+    if (target.ready(false)) return WaitEnd::ready;
+    const Instant start = monotonic_now();
+    Instant now = start;
+    const Duration budget = governor.budget(limits.spin, limits.adaptive);
+    const Instant spin_end = budget.ns < 0 ? Instant::never() : start + budget;
+    Instant next_yield = start + kYieldAfter;
+    bool spinning = budget.ns != 0 && limits.spin_loops != 0;
+
+    auto finish = [&](WaitEnd end) {
+        governor.learn(monotonic_now() - start, spinning);
+        return end;
+    };
+    for (unsigned loop = 1;; loop++) {
+        if (pending_signal() != PendingSignal::none) return finish(WaitEnd::interrupted);
+        target.progress();
+        if (loop % kTwinEvery == 1) TwinEvents::drain();
+        if (target.ready(false)) return finish(WaitEnd::ready);
+        if (loop % kClockEvery == 0 || !spinning) {
+            now = monotonic_now();
+            if (now >= limits.deadline) return finish(WaitEnd::timeout);
+            if (spinning &&
+                (now >= spin_end || (limits.spin_loops >= 0 && loop >= limits.spin_loops)))
+                spinning = false;
+            if (spinning && now >= next_yield) {
+                // The peer, or the thread we wait for, may need this very core.
+                sys::raw(SYS_sched_yield);
+                next_yield = now + kYieldEvery;
+                if (mask_would_interrupt(limits.sigmask)) return finish(WaitEnd::interrupted);
+            }
+        }
+        if (spinning) {
+            cpu_relax();
+            continue;
+        }
+        const int slept = sleep_once(target, limits, now);
+        if (slept == -EINTR) return finish(WaitEnd::interrupted);
+        target.progress();
+        TwinEvents::drain();
+        if (target.ready(true)) return finish(WaitEnd::ready);
+    }
+}
+
+namespace {
+OwnFd g_twins;
+SpinLock g_twins_lock;
+}  // namespace
+
+int TwinEvents::fd() { return g_twins.fd(); }
+
+bool TwinEvents::add(int twin_fd, void* socket, uint32_t generation) {
+    {
+        SpinGuard guard(g_twins_lock);
+        if (!g_twins.valid()) {
+            const int fd = sys::epoll_create1(EPOLL_CLOEXEC);
+            if (fd < 0 || !g_twins.adopt(fd)) return false;
+        }
+    }
+    // Sockets live below 2^47: the upper 16 bits carry the low bits of the generation.
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLERR | EPOLLET;
+    event.data.u64 = reinterpret_cast<uint64_t>(socket) | uint64_t(generation & 0xffff) << 48;
+    return sys::epoll_ctl(g_twins.fd(), EPOLL_CTL_ADD, twin_fd, &event) == 0;
+}
+
+void TwinEvents::remove(int twin_fd) {
+    epoll_event unused{};
+    if (g_twins.valid()) sys::epoll_ctl(g_twins.fd(), EPOLL_CTL_DEL, twin_fd, &unused);
+}
+
+bool TwinEvents::drain() {
+    if (!g_twins.valid()) return false;
+    bool any = false;
+    epoll_event events[16];
+    for (;;) {
+        const int n = sys::epoll_wait(g_twins.fd(), events, 16, 0);
+        for (int i = 0; i < n; i++) {
+            auto* socket = reinterpret_cast<Socket*>(events[i].data.u64 & 0xffffffffffffull);
+            any |= socket->twin_event(uint16_t(events[i].data.u64 >> 48), events[i].events);
+        }
+        if (n < 16) return any;
+    }
+}
+
+void TwinEvents::forget_in_child() {
+    // The descriptor itself was closed with the other own fds of the parent (own_fds_close_in_child).
+    g_twins.reset();
+    new (&g_twins_lock) SpinLock;
+}
+
+}  // namespace vma::sock

@@ -1,0 +1,76 @@
+// Waiting: spin as long as it pays, then sleep on descriptors (design.md §6). One implementation under blocking calls,
+// select, poll and epoll.
+#pragma once
+
+#include <poll.h>
+#include <signal.h>
+
+#include <cstdint>
+#include <span>
+
+#include "base/time.h"
+#include "engine/shard.h"
+#include "sock/watch.h"
+
+namespace vma::sock {
+
+// Learns whether spinning pays for one waiting place (a socket, an epoll set, the poll calls of a process). Racy updates
+// by several threads are harmless: it is a hint.
+class SpinGovernor {
+  public:
+    // How long to spin now: `configured` < 0 for ever, 0 never, else the bound. `adaptive`: learn within the bound.
+    Duration budget(Duration bound, bool adaptive);
+    // The wait lasted `waited`; `spinning`: it ended while spinning.
+    void learn(Duration waited, bool spinning);
+
+  private:
+    int64_t expected_ns_ = 0;  // moving average of the waits, 1/4 weight to the newest
+    uint32_t calls_ = 0;
+};
+
+enum class WaitEnd : uint8_t { ready, timeout, interrupted };
+
+// What is waited for.
+class WaitTarget {
+  public:
+    // True when the caller can proceed. Must look at everything that counts, own and kernel side; cheap; called often.
+    // `slept`: revents of kernel_fds() were just filled by the kernel (else they are stale).
+    virtual bool ready(bool slept) = 0;
+    virtual void watch(Sleeper& sleeper) = 0;
+    virtual void unwatch(Sleeper& sleeper) = 0;
+    // Shards to poll while spinning and to arm while asleep.
+    virtual std::span<Shard* const> shards() = 0;
+    // Moves frames from the rings into the stack; ready() follows.
+    virtual void progress() {
+        for (Shard* shard : shards()) shard->progress();
+    }
+    // Kernel descriptors to sleep on besides the rings; revents is written.
+    virtual std::span<pollfd> kernel_fds() { return {}; }
+
+  protected:
+    ~WaitTarget() = default;
+};
+
+struct WaitLimits {
+    Instant deadline = Instant::never();  // monotonic
+    Duration spin;                        // upper bound of the spin in time; < 0: for ever
+    int64_t spin_loops = -1;              // upper bound in loops (VMA_RX_POLL); < 0: none
+    bool adaptive = true;                 // learn whether to spin, within the bounds
+    const sigset_t* sigmask = nullptr;    // p-variants: applied while waiting
+};
+
+// Returns `interrupted` when a signal handler has to run first; the caller turns that into EINTR or a restart.
+WaitEnd wait_until(WaitTarget& target, SpinGovernor& governor, const WaitLimits& limits);
+
+// Kernel side of the process's UDP twins: one epoll set in which every twin with a ring endpoint is registered
+// (EPOLLIN|EPOLLERR|EPOLLET). Drained by whoever waits; marks sockets and notifies their watchers.
+class TwinEvents {
+  public:
+    static int fd();  // -1 before the first twin
+    static bool add(int twin_fd, void* socket, uint32_t generation);
+    static void remove(int twin_fd);
+    static bool drain();  // true if some socket was marked
+    static void forget_in_child();
+};
+
+}  // namespace vma::sock
