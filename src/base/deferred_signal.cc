@@ -2,12 +2,17 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cerrno>
 #include <cstring>
 
 #include "base/sys.h"
+
+// glibc's, behind the C form of pthread_cleanup_push; <pthread.h> hides their declarations from C++.
+extern "C" void __pthread_register_cancel(__pthread_unwind_buf_t*);
+extern "C" void __pthread_unregister_cancel(__pthread_unwind_buf_t*);
 
 namespace vma {
 
@@ -34,15 +39,26 @@ void set_mask(uint64_t mask) {
     sys::raw(SYS_rt_sigprocmask, SIG_SETMASK, sys::ptr(&mask), 0, sizeof(mask));
 }
 
-// No object with a destructor may live in this frame: with asynchronous cancellation on, the unwinder can start at any
-// instruction here, and a frame without unwind actions is the one kind that it passes from anywhere.
+// Waits as a cancellation point, but lets nobody unwind through the library: pthread_cancel's unwinding ends at the buffer
+// registered here (what pthread_cleanup_push is made of), `cancelled` is noted, the library returns as if interrupted, and
+// the hook ends the thread from its own frame. A personality routine linked statically must not meet the unwinder of
+// libgcc_s (it aborts), and locks and rings are put in order by ordinary returns.
 __attribute__((noinline)) long cancellable_ppoll(pollfd* fds, unsigned long n, timespec* timeout,
                                                  const uint64_t* mask) {
-    int old_type;
-    pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &old_type);
-    const long result =
-        sys::raw(SYS_ppoll, sys::ptr(fds), long(n), sys::ptr(timeout), sys::ptr(mask), 8);
+    __pthread_unwind_buf_t end;
+    volatile int old_type = PTHREAD_CANCEL_DEFERRED;
+    volatile long result = -EINTR;
+    if (__sigsetjmp(reinterpret_cast<__jmp_buf_tag*>(end.__cancel_jmp_buf), 0) == 0) {
+        __pthread_register_cancel(&end);
+        int type;
+        pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &type);
+        old_type = type;
+        result = sys::raw(SYS_ppoll, sys::ptr(fds), long(n), sys::ptr(timeout), sys::ptr(mask), 8);
+    } else {
+        thread_state.cancelled = 1;
+    }
     pthread_setcanceltype(old_type, nullptr);
+    __pthread_unregister_cancel(&end);
     return result;
 }
 
@@ -65,7 +81,7 @@ bool inside_library_slow() {
     t.immediate = 0;
     t.wait_timeout = nullptr;
     t.alt_begin = t.alt_end = 0;
-    if (t.pending) run_deferred_signal();
+    if (t.pending || t.cancelled) leave_library_slow();
     return false;
 }
 
@@ -83,6 +99,7 @@ void defer_signal(int signal, const siginfo_t* info, void* context, const Progra
         // The kernel had stacked two frames before either ran. This context is the older one: its mask is the true one.
         sys::raw(SYS_rt_tgsigqueueinfo, sys::getpid(), sys::gettid(), signal, sys::ptr(info));
         t.action.flags &= action.flags | ~SA_RESTART;
+        t.requeued |= bit(signal);
     } else {
         t.action = action;
         std::memcpy(t.info, info, kSigInfoBytes);
@@ -104,10 +121,12 @@ void run_deferred_signal() {
     const int signal = t.pending;
     const ProgramAction action = t.action;
     const uint64_t before = t.mask_before;
+    const uint64_t requeued = t.requeued;
     siginfo_t info;
     std::memset(&info, 0, sizeof(info));
     std::memcpy(&info, t.info, kSigInfoBytes);
     t.pending = 0;
+    t.requeued = 0;
     const int saved_errno = errno;
     ucontext_t context;
     volatile bool ran = false;
@@ -118,7 +137,10 @@ void run_deferred_signal() {
         const uint64_t self = action.flags & SA_NODEFER ? 0 : bit(signal);
         set_mask(before | ((action.mask | self) & ~(bit(32) | bit(33))));
         call_handler(signal, &info, &context, action);
-        set_mask(load_mask(&context.uc_sigmask));
+        // ppoll's mask had let these in although the thread's own may block them.
+        const uint64_t after = load_mask(&context.uc_sigmask);
+        if (requeued & after) set_mask(after & ~requeued);
+        set_mask(after);
     }
     errno = saved_errno;
 }
@@ -150,6 +172,14 @@ void run_immediately(int signal, siginfo_t* info, void* context, const ProgramAc
     canary = 0;
 }
 
+void leave_library_slow() {
+    ThreadState& t = thread_state;
+    if (t.pending) run_deferred_signal();
+    if (t.cancelled == 0) return;
+    t.cancelled = 0;
+    pthread_exit(PTHREAD_CANCELED);
+}
+
 int interruptible_ppoll(pollfd* fds, unsigned long n, const timespec* timeout,
                         const sigset_t* mask) {
     ThreadState& t = thread_state;
@@ -161,12 +191,12 @@ int interruptible_ppoll(pollfd* fds, unsigned long n, const timespec* timeout,
     t.wait_timeout = &limit;
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     long result = -EINTR;
-    while (t.pending == 0) {
+    while (t.pending == 0 && t.cancelled == 0) {
         result = cancellable_ppoll(fds, n, &limit, mask ? &wait_mask : nullptr);
-        if (result != 0 || timeout != nullptr) break;
+        if (result != 0 || timeout != nullptr || t.cancelled) break;
     }
     t.wait_timeout = nullptr;
-    return t.pending && result <= 0 ? -EINTR : int(result);
+    return (t.pending && result <= 0) || t.cancelled ? -EINTR : int(result);
 }
 
 }  // namespace vma

@@ -1,4 +1,4 @@
-// ThreadState, LibraryScope and deferred signals: what the library knows about the calling thread, and how the program's
+// ThreadState and deferred signals: what the library knows about the calling thread, and how the program's
 // signal handlers are kept out of it (process-model.md §7).
 //
 // Every handler that the program installs is wrapped (intercept/signals.cc). While the thread is outside the library the
@@ -11,6 +11,9 @@
 //    a signal was noted, also if that happened just before the call; spin loops ask pending_signal() each time round.
 //  * `interrupt`: give up the wait with EINTR (or the partial result). `restart`: the handler has SA_RESTART, answer
 //    Outcome::restart() where the kernel would restart the call (signal(7)), else as `interrupt`.
+//  * pthread_cancel never unwinds the library: the wait ends with -EINTR, pending_signal() says `interrupt`, the call
+//    returns in the ordinary way and the hook ends the thread. A thread that only spins notices it when it makes a
+//    blocking_ppoll call, be it with a zero timeout.
 //  * Synchronous signals (SEGV, BUS, ILL, FPE, TRAP, SYS, and ABRT) run their handler at once. The hooks it calls go
 //    straight to libc. If it leaves by longjmp the depth is recovered at the thread's next hook (inside_library()), but
 //    what the library was doing stays half done: a fault inside it is a bad pointer of the program or a bug of ours.
@@ -18,6 +21,7 @@
 //    pthread_exit, swapcontext or any socket function.
 #pragma once
 
+#include <poll.h>
 #include <signal.h>
 #include <time.h>
 
@@ -41,7 +45,7 @@ struct ThreadState {
     uint8_t resolving;  // looking symbols up: hooks use raw system calls
     uint8_t pending;    // the noted signal, 0: none
     uint8_t immediate;  // handlers of synchronous signals running on top of the library
-    uint8_t unused;
+    uint8_t cancelled;  // pthread_cancel hit while waiting: the hook ends the thread
     // Arguments of the system call about to block: when a signal is noted, set to zero and to
     // "everything blocked" (null: no mask in the call).
     timespec* wait_timeout;
@@ -52,6 +56,7 @@ struct ThreadState {
     // That handler's alternate stack; equal when it runs on the thread's own.
     uintptr_t alt_begin, alt_end;
     uint64_t mask_before;  // signal mask of the interrupted context
+    uint64_t requeued;     // signals delivered together with `pending` and sent back to the kernel
     ProgramAction action;  // of `pending`
     alignas(8) unsigned char info[kSigInfoBytes];
 };
@@ -69,26 +74,32 @@ inline bool inside_library() {
     return inside_library_slow();
 }
 
-// The time a thread spends inside the library. Not for constructors and destructors that may run in a signal handler.
+// The time a thread spends inside the library. The frame that ends it may be left for good (a handler's longjmp, the end of
+// a cancelled thread): nothing with a destructor may live there. An explicit pair, not RAII, so that the hooks have no
+// unwind actions of their own (hooks are compiled without exceptions).
+inline void enter_library() {
+    thread_state.depth++;
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+}
+void leave_library_slow();
+inline void leave_library() {
+    ThreadState& t = thread_state;
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    if (t.depth > 1) {
+        t.depth--;
+        return;
+    }
+    t.wait_timeout = nullptr;
+    t.depth = 0;
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    if (__builtin_expect(t.pending | t.cancelled, 0)) leave_library_slow();
+}
+
+// The same for threads of the library's own, which nobody cancels.
 class LibraryScope {
   public:
-    LibraryScope() {
-        thread_state.depth++;
-        __atomic_signal_fence(__ATOMIC_SEQ_CST);
-    }
-    // Runs the deferred handler, hence not noexcept. Also runs when pthread_cancel unwinds the thread.
-    ~LibraryScope() noexcept(false) {
-        ThreadState& t = thread_state;
-        __atomic_signal_fence(__ATOMIC_SEQ_CST);
-        if (t.depth > 1) {
-            t.depth--;
-            return;
-        }
-        t.wait_timeout = nullptr;
-        t.depth = 0;
-        __atomic_signal_fence(__ATOMIC_SEQ_CST);
-        if (__builtin_expect(t.pending != 0, 0)) run_deferred_signal();
-    }
+    LibraryScope() { enter_library(); }
+    ~LibraryScope() { leave_library(); }
     LibraryScope(const LibraryScope&) = delete;
     LibraryScope& operator=(const LibraryScope&) = delete;
 };
@@ -96,7 +107,8 @@ class LibraryScope {
 enum class PendingSignal : uint8_t { none, interrupt, restart };
 inline PendingSignal pending_signal() {
     const ThreadState& t = thread_state;
-    if (__builtin_expect(t.pending == 0, 1)) return PendingSignal::none;
+    if (__builtin_expect((t.pending | t.cancelled) == 0, 1)) return PendingSignal::none;
+    if (t.cancelled) return PendingSignal::interrupt;
     return t.action.flags & SA_RESTART ? PendingSignal::restart : PendingSignal::interrupt;
 }
 
@@ -109,9 +121,9 @@ void run_immediately(int signal, siginfo_t* info, void* context, const ProgramAc
 // The plain call.
 void call_handler(int signal, siginfo_t* info, void* context, const ProgramAction& action);
 
-// ppoll that a signal noted at any time before or during it ends (-EINTR), and that is a cancellation point.
+// ppoll that a signal or a cancellation noted at any time before or during it ends (-EINTR).
 // sys::blocking_ppoll is pointed at it by intercept. Returns like ppoll(2), -errno on failure.
-int interruptible_ppoll(struct pollfd* fds, unsigned long n, const timespec* timeout,
+int interruptible_ppoll(pollfd* fds, unsigned long n, const timespec* timeout,
                         const sigset_t* mask);
 
 }  // namespace vma

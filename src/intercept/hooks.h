@@ -1,7 +1,8 @@
 // The hooks: functions of vma::hook that carry libc's symbol names, and the one place where an answer of the socket layer
 // becomes a return value and errno.
 //
-// A hook that can block is not noexcept: pthread_cancel unwinds through it (a noexcept one ends the program).
+// A hook that can block is not noexcept, and no hook has an unwind action (-fno-exceptions): pthread_cancel, a handler's
+// longjmp or exception pass through its frame without stopping.
 // A hook called from inside the library (inside_library()) goes straight to libc.
 #pragma once
 
@@ -37,12 +38,9 @@ template <class R, class Ask, class Kernel>
 inline R answer(Ask&& ask, Kernel&& kernel) {
     const int saved = errno;
     for (;;) {
-        sock::Outcome outcome;
-        {
-            LibraryScope scope;
-            outcome = ask();
-        }
-        // A deferred handler of the program has run, perhaps, when the scope ended.
+        enter_library();
+        const sock::Outcome outcome = ask();
+        leave_library();  // may run a handler of the program, or end the thread
         switch (outcome.kind) {
             case sock::Outcome::Kind::value:
                 errno = saved;
@@ -63,10 +61,9 @@ inline R answer(Ask&& ask, Kernel&& kernel) {
 template <class Tell>
 inline void tell(Tell&& remark) {
     const int saved = errno;
-    {
-        LibraryScope scope;
-        remark();
-    }
+    enter_library();
+    remark();
+    leave_library();
     errno = saved;
 }
 

@@ -16,9 +16,8 @@
 //    handler of ours. libc calls made from inside go straight to libc. Pointers are the program's,
 //    unchecked: the kernel would answer EFAULT; reading through them may fault exactly as libc's
 //    own wrappers may.
-//  * A call that may block waits through sys::blocking_ppoll with no lock held and only
-//  destructor-safe state on the stack:
-//    pthread_cancel unwinds from there.
+//  * A call that may block waits through sys::blocking_ppoll with no lock held. pthread_cancel ends that wait with -EINTR and
+//    pending_signal() == interrupt; the call returns error EINTR as usual and the hook ends the thread: nothing is unwound.
 //  * No function here throws or prints to stdout; errno may be clobbered (the boundary saves it).
 #pragma once
 
