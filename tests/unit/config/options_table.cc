@@ -1,0 +1,363 @@
+// Every variable of options.def: one value below its range, one above, one of the wrong type, and what is said and used.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "config/option_value.h"
+#include "config/options.h"
+
+namespace vma {
+namespace {
+
+using testing::HasSubstr;
+
+ParsedOptions parse(const std::vector<std::string>& environment, const ParseContext& context = {}) {
+    std::vector<const char*> entries;
+    for (const std::string& e : environment) entries.push_back(e.c_str());
+    return parse_options(entries, context);
+}
+
+std::vector<std::string> warnings(const ParsedOptions& p) {
+    std::vector<std::string> out;
+    for (const Note& n : p.notes)
+        if (n.level == LogLevel::warning) out.push_back(n.text);
+    return out;
+}
+
+// One bad value: exactly one warning, which names the variable, the value, the range and the value then in force.
+void expect_one_complaint(const OptionRow& row, const std::string& text,
+                          const OptionValue& in_force) {
+    SCOPED_TRACE(std::string(row.name) + "=" + text);
+    const ParsedOptions p = parse({std::string(row.name) + "=" + text});
+    std::vector<std::string> about;
+    for (const std::string& w : warnings(p))
+        if (w.find("expected") != std::string::npos) about.push_back(w);
+    ASSERT_EQ(about.size(), 1u);
+    EXPECT_THAT(about[0], HasSubstr(std::string(row.name) + "=\"" + text.substr(0, 80)));
+    EXPECT_THAT(about[0], HasSubstr("expected " + option_range(row)));
+    EXPECT_EQ(load_option(p.options, row.id), in_force);
+    const bool kept_default = !p.options.is_set(row.id);
+    const std::string used =
+        kept_default && row.unset[0] != '\0' ? std::string("using the default (") + row.unset + ")"
+        : kept_default ? "using the default \"" + option_value_text(p.options, row.id) + "\""
+                       : "using \"" + option_value_text(p.options, row.id) + "\"";
+    EXPECT_THAT(about[0], HasSubstr(used));
+}
+
+bool counts(OptionKind k) {
+    return k == OptionKind::integer || k == OptionKind::uinteger || k == OptionKind::uinteger_or_0;
+}
+
+// The value that remains when a number is out of range.
+OptionValue remaining(const OptionRow& row, int64_t bound) {
+    if (row.outside == OutOfRange::clamp) return {bound, {}};
+    OptionValue v = option_default_value(row, false);
+    // 0 receive polls count as one, also when nothing else is wrong.
+    return v;
+}
+
+TEST(OptionTable, BelowRange) {
+    int checked = 0;
+    for (const OptionRow& row : option_rows()) {
+        if (row.kind == OptionKind::boolean)
+            expect_one_complaint(row, "-1", {1, {}});
+        else if (row.kind == OptionKind::choice)
+            expect_one_complaint(row, std::to_string(row.min - 1),
+                                 option_default_value(row, false));
+        else if (row.kind == OptionKind::uinteger_or_0)
+            expect_one_complaint(row, std::to_string(row.min - 1), remaining(row, row.min));
+        else if (counts(row.kind) || row.kind == OptionKind::power_of_two)
+            expect_one_complaint(row, std::to_string(row.min - 1), remaining(row, row.min));
+        else if (row.kind == OptionKind::level || row.kind == OptionKind::spec ||
+                 row.kind == OptionKind::ipv4)
+            expect_one_complaint(row, "-2", option_default_value(row, false));
+        else if (row.kind == OptionKind::cpuset)
+            expect_one_complaint(row, "-2", option_default_value(row, false));
+        else if (row.kind == OptionKind::pointer)
+            expect_one_complaint(row, "-2", {0, {}});
+        else
+            continue;
+        ++checked;
+    }
+    EXPECT_GT(checked, 90);
+}
+
+TEST(OptionTable, AboveRange) {
+    int checked = 0;
+    for (const OptionRow& row : option_rows()) {
+        std::string text;
+        OptionValue v = option_default_value(row, false);
+        switch (row.kind) {
+            case OptionKind::boolean:
+                text = "2";
+                v = {1, {}};
+                break;
+            case OptionKind::integer:
+            case OptionKind::uinteger:
+            case OptionKind::uinteger_or_0:
+            case OptionKind::power_of_two:
+                text = std::to_string(row.max + 1);
+                v = remaining(row, row.max);
+                break;
+            case OptionKind::choice:
+                text = std::to_string(row.max + 1);
+                break;
+            case OptionKind::level:
+                text = "7";
+                break;
+            case OptionKind::spec:
+                text = "7751";
+                break;
+            case OptionKind::cpuset:
+                text = "1024";
+                break;
+            case OptionKind::ipv4:
+                text = "256.0.0.1";
+                break;
+            case OptionKind::pointer:
+                text = "0x10000000000000000";
+                break;
+            default:
+                text = std::string(size_t(row.max) + 1, 'x');
+                break;
+        }
+        expect_one_complaint(row, text, v);
+        ++checked;
+    }
+    EXPECT_EQ(checked, int(kOptionCount));
+}
+
+TEST(OptionTable, WrongType) {
+    for (const OptionRow& row : option_rows()) {
+        if (row.kind == OptionKind::text || row.kind == OptionKind::text_pid ||
+            row.kind == OptionKind::path || row.kind == OptionKind::path_pid)
+            continue;  // any text is of their type
+        if (row.kind == OptionKind::boolean) {
+            // As VMA: a word is 0. VMA does not say so.
+            expect_one_complaint(row, "yes", {0, {}});
+            expect_one_complaint(row, "", {0, {}});
+        } else {
+            expect_one_complaint(row, "zigzag", option_default_value(row, false));
+        }
+    }
+}
+
+TEST(OptionTable, JunkAfterANumberIsReportedAndTheNumberUsed) {
+    for (const OptionRow& row : option_rows()) {
+        if (!counts(row.kind) && row.kind != OptionKind::boolean &&
+            row.kind != OptionKind::power_of_two)
+            continue;
+        if (row.id == Opt::rx_poll || row.id == Opt::select_poll_os_force)
+            continue;  // adjusted, tested on their own
+        SCOPED_TRACE(row.name);
+        const std::string value = std::to_string(row.max);
+        const ParsedOptions p = parse({std::string(row.name) + "=" + value + "k"});
+        const auto w = warnings(p);
+        ASSERT_FALSE(w.empty());
+        EXPECT_THAT(w[0], HasSubstr("text after the number"));
+        EXPECT_EQ(p.options.origin(row.id), Origin::environment);
+    }
+}
+
+TEST(OptionTable, GoodValuesAreTakenSilently) {
+    for (const OptionRow& row : option_rows()) {
+        if (row.effect == OptionEffect::no_meaning || row.kind == OptionKind::pointer) continue;
+        SCOPED_TRACE(row.name);
+        for (const bool vma : {false, true}) {
+            // Unset means no tick; a 0 that is set is a tick below VMA_TIMER_RESOLUTION_MSEC.
+            if (row.id == Opt::tcp_timer_resolution_msec && !vma) continue;
+            const ParsedOptions p =
+                parse({std::string(row.name) + "=" + option_default_text(row, vma)});
+            EXPECT_THAT(warnings(p), testing::IsEmpty());
+            EXPECT_TRUE(p.options.is_set(row.id));
+            EXPECT_EQ(load_option(p.options, row.id), option_default_value(row, vma));
+        }
+    }
+}
+
+TEST(OptionTable, EveryChoiceIsTaken) {
+    for (const OptionRow& row : option_rows()) {
+        if (row.kind != OptionKind::choice) continue;
+        for (const OptionChoice& c : option_choices(row)) {
+            const ParsedOptions p = parse({std::string(row.name) + "=" + std::to_string(c.number)});
+            EXPECT_EQ(load_option(p.options, row.id).number, c.number) << row.name;
+            EXPECT_THAT(warnings(p), testing::IsEmpty()) << row.name;
+            if (!option_choice_by_word(row)) continue;
+            const ParsedOptions word = parse({std::string(row.name) + "=" + std::string(c.text)});
+            EXPECT_EQ(load_option(word.options, row.id).number, c.number) << row.name;
+        }
+    }
+}
+
+TEST(OptionTable, RowsAreSound) {
+    std::set<std::string> names;
+    for (const OptionRow& row : option_rows()) {
+        SCOPED_TRACE(row.name);
+        EXPECT_TRUE(names.insert(row.name).second);
+        EXPECT_LE(row.min, row.max);
+        EXPECT_STRNE(row.help, "");
+        EXPECT_STRNE(row.known, "");
+        EXPECT_EQ(row.effect == OptionEffect::planned, row.part[0] != '\0');
+        EXPECT_EQ(row.kind == OptionKind::choice, row.choices[0] != '\0');
+        if (counts(row.kind) && row.kind != OptionKind::uinteger_or_0)
+            for (const int64_t d : {row.vma.number, row.ours.number}) {
+                EXPECT_GE(d, row.min);
+                EXPECT_LE(d, row.max);
+            }
+    }
+    for (const OptionAlias& a : option_aliases())
+        EXPECT_TRUE(names.insert(a.name).second) << a.name;
+    for (const OptionGone& g : options_gone()) EXPECT_TRUE(names.insert(g.name).second) << g.name;
+}
+
+// The variables users know: VMA 9.8's and the removed ones, typed independently of the table.
+TEST(OptionTable, KnowsEveryVariableOfVma) {
+    std::set<std::string> known;
+    for (const OptionRow& row : option_rows()) known.insert(row.name + 4);
+    for (const OptionAlias& a : option_aliases()) known.insert(a.name + 4);
+    for (const OptionGone& g : options_gone()) known.insert(g.name + 4);
+    for (const char* name : {"TRACELEVEL",
+                             "LOG_DETAILS",
+                             "LOG_COLORS",
+                             "LOG_FILE",
+                             "STATS_FILE",
+                             "STATS_SHMEM_DIR",
+                             "STATS_FD_NUM",
+                             "LOG_CB_FUNC_PTR",
+                             "VMAD_NOTIFY_DIR",
+                             "CPU_USAGE_STATS",
+                             "CONFIG_FILE",
+                             "APPLICATION_ID",
+                             "SPEC",
+                             "SPEC_PARAM1",
+                             "SPEC_PARAM2",
+                             "OFFLOADED_SOCKETS",
+                             "HANDLE_SIGINTR",
+                             "HANDLE_SIGSEGV",
+                             "EXCEPTION_HANDLING",
+                             "FORK",
+                             "CLOSE_ON_DUP2",
+                             "DEFERRED_CLOSE",
+                             "ALLOW_PRIVILEGED_SOCK_OPT",
+                             "AVOID_SYS_CALLS_ON_TCP_FD",
+                             "TRIGGER_DUMMY_SEND_GETSOCKNAME",
+                             "SOCKETXTREME",
+                             "RING_ALLOCATION_LOGIC_TX",
+                             "RING_ALLOCATION_LOGIC_RX",
+                             "RING_MIGRATION_RATIO_TX",
+                             "RING_MIGRATION_RATIO_RX",
+                             "RING_LIMIT_PER_INTERFACE",
+                             "RING_DEV_MEM_TX",
+                             "TX_SEGS_TCP",
+                             "TX_BUFS",
+                             "TX_WRE",
+                             "TX_WRE_BATCHING",
+                             "TX_MAX_INLINE",
+                             "TX_MC_LOOPBACK",
+                             "TX_NONBLOCKED_EAGAINS",
+                             "TX_PREFETCH_BYTES",
+                             "RX_BUFS",
+                             "RX_WRE",
+                             "RX_WRE_BATCHING",
+                             "RX_BYTES_MIN",
+                             "RX_POLL",
+                             "RX_POLL_INIT",
+                             "RX_UDP_POLL_OS_RATIO",
+                             "RX_POLL_OS_RATIO",
+                             "RX_SKIP_OS",
+                             "HW_TS_CONVERSION",
+                             "RX_POLL_YIELD",
+                             "RX_PREFETCH_BYTES",
+                             "RX_PREFETCH_BYTES_BEFORE_POLL",
+                             "RX_CQ_DRAIN_RATE_NSEC",
+                             "RX_POLL_ON_TX_TCP",
+                             "GRO_STREAMS_MAX",
+                             "SELECT_POLL",
+                             "SELECT_POLL_OS_FORCE",
+                             "SELECT_POLL_OS_RATIO",
+                             "SELECT_SKIP_OS",
+                             "PROGRESS_ENGINE_INTERVAL",
+                             "PROGRESS_ENGINE_WCE_MAX",
+                             "INTERNAL_THREAD_AFFINITY",
+                             "INTERNAL_THREAD_CPUSET",
+                             "INTERNAL_THREAD_ARM_CQ",
+                             "THREAD_MODE",
+                             "TIMER_RESOLUTION_MSEC",
+                             "TCP_TIMER_RESOLUTION_MSEC",
+                             "TCP_CTL_THREAD",
+                             "NETLINK_TIMER",
+                             "MEM_ALLOC_TYPE",
+                             "BUFFER_BATCHING_MODE",
+                             "HUGETBL",
+                             "MTU",
+                             "MSS",
+                             "TCP_CC_ALGO",
+                             "TCP_MAX_SYN_RATE",
+                             "TCP_TIMESTAMP_OPTION",
+                             "TCP_NODELAY",
+                             "TCP_QUICKACK",
+                             "TCP_3T_RULES",
+                             "UDP_3T_RULES",
+                             "ETH_MC_L2_ONLY_RULES",
+                             "MC_FORCE_FLOWTAG",
+                             "WAIT_AFTER_JOIN_MSEC",
+                             "NEIGH_UC_ARP_QUATA",
+                             "NEIGH_UC_ARP_DELAY_MSEC",
+                             "NEIGH_NUM_ERR_RETRIES",
+                             "CQ_MODERATION_ENABLE",
+                             "CQ_MODERATION_COUNT",
+                             "CQ_MODERATION_PERIOD_USEC",
+                             "CQ_AIM_MAX_COUNT",
+                             "CQ_AIM_MAX_PERIOD_USEC",
+                             "CQ_AIM_INTERVAL_MSEC",
+                             "CQ_AIM_INTERRUPTS_RATE_PER_SEC",
+                             "CQ_POLL_BATCH_MAX",
+                             "CQ_KEEP_QP_FULL",
+                             "QP_COMPENSATION_LEVEL",
+                             "BF",
+                             "TIME_MEASURE_NUM_SAMPLES",
+                             "TIME_MEASURE_DUMP_FILE",
+                             "DBG_SEND_MCPKT_COUNTER",
+                             "DBG_SEND_MCPKT_MCGROUP",
+                             "TSO",
+                             "TX_BUF_SIZE",
+                             "IPOIB",
+                             "INTERNAL_THREAD_TCP_TIMER_HANDLING",
+                             "RX_SW_CSUM",
+                             "RX_UDP_HW_TS_CONVERSION",
+                             "WINDOW_SCALING",
+                             "TX_BACKLOG_MAX",
+                             "SELECT_CQ_IRQ",
+                             "SELECT_POLL_YIELD",
+                             "WAIT_AFTER_REREG_MSEC",
+                             "TX_DROP_MODE",
+                             "SUPPRESS_IGMP_WARNING",
+                             "TCP_MAX_ACCEPT_RATE",
+                             "TCP_MAX_SYN_FIN_RATE",
+                             "SOCK_CHECKS_MODE",
+                             "VMA_EXCEPTION_HANDLING",
+                             "TX_BUFS_TCP",
+                             "MAX_INLINE",
+                             "QP_LOGIC",
+                             "CQ_LOGIC",
+                             "IGMP",
+                             "RX_SGE",
+                             "TX_SGE",
+                             "UC_OFFLOAD",
+                             "HUGETLB",
+                             "TCP_QUICKACK_THRESHOLD",
+                             "RING_KIND",
+                             "LISTEN_EAGER",
+                             "IGNORE_FIREWALL",
+                             "CONF_WATCH",
+                             "UDP_FRAGS",
+                             "PACKET_RING_BYTES",
+                             "SPIN_MAX_USEC"})
+        EXPECT_EQ(known.erase(name), 1u) << name;
+    EXPECT_THAT(known, testing::IsEmpty());
+}
+
+}  // namespace
+}  // namespace vma
