@@ -20,9 +20,13 @@ function(vma_layer name)
     endif()
 endfunction()
 
-# A test folder: one gtest binary per folder of tests/<kind>/<folder>, labelled with the kind.
+# A test folder: one gtest binary per folder of tests/<kind>/<folder>. Its ctest label is LABELS, or else the kind; one only,
+# because gtest_discover_tests flattens a list of labels into the properties that follow.
 function(vma_test_folder kind folder)
-    cmake_parse_arguments(ARG "" "" "LINKS;LABELS" ${ARGN})
+    cmake_parse_arguments(ARG "" "LABELS" "LINKS" ${ARGN})
+    if(NOT ARG_LABELS)
+        set(ARG_LABELS ${kind})
+    endif()
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cc)
     if(NOT sources)
         return()
@@ -31,6 +35,6 @@ function(vma_test_folder kind folder)
     add_executable(${target} ${sources})
     target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
     target_link_libraries(${target} PRIVATE vma_flags ${ARG_LINKS} GTest::gmock GTest::gtest_main)
-    gtest_discover_tests(${target} TEST_PREFIX "${kind}." PROPERTIES LABELS "${kind};${ARG_LABELS}" TIMEOUT 120
+    gtest_discover_tests(${target} TEST_PREFIX "${kind}." PROPERTIES LABELS ${ARG_LABELS} TIMEOUT 120
         DISCOVERY_TIMEOUT 60)
 endfunction()
