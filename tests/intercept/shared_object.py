@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+"""What libvma.so must be as an ELF file (process-model 1): usage: shared_object.py LIBRARY EXPORTS"""
+import re
+import subprocess
+import sys
+
+library, exports = sys.argv[1:3]
+errors = []
+
+
+def run(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+dynamic = run("readelf", "-dW", library)
+needed = set(re.findall(r"\(NEEDED\).*\[(.*?)\]", dynamic))
+if not {"libc.so.6"} <= needed <= {"libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}:
+    errors.append(f"DT_NEEDED: {sorted(needed)}")
+if "TEXTREL" in dynamic:
+    errors.append("text relocations")
+for flag in ("NOW", "NODELETE"):
+    if not re.search(rf"\(FLAGS_1\).*\b{flag}\b", dynamic):
+        errors.append(f"flag {flag} is missing")
+
+symbols = run("nm", "-D", "--defined-only", library).splitlines()
+have = {line.split()[2] for line in symbols}
+want = set(open(exports).read().split())
+for name in sorted(have - want):
+    errors.append(f"exported by accident: {name}")
+for name in sorted(want - have):
+    errors.append(f"not exported: {name}")
+for line in symbols:
+    if line.split()[1] not in "TW":
+        errors.append(f"not a function: {line}")
+
+program = run("readelf", "-lW", library)
+tls = re.search(r"^\s*TLS\s+\S+\s+\S+\s+\S+\s+\S+\s+(0x[0-9a-f]+)", program, re.M)
+size = int(tls.group(1), 16) if tls else 0
+if not 0 < size <= 256:
+    errors.append(f"TLS is {size} bytes")
+if "GNU_RELRO" not in program:
+    errors.append("no RELRO")
+if re.search(r"GNU_STACK.*E\s", program):
+    errors.append("executable stack")
+if not re.search(r"\(FLAGS\).*STATIC_TLS", dynamic):
+    errors.append("TLS is not of the initial-exec model")
+if "UNIQUE" in run("readelf", "--dyn-syms", "-W", library):
+    errors.append("STB_GNU_UNIQUE symbols")
+# Dynamic TLS would call __tls_get_addr, which may allocate in a signal handler.
+if "__tls_get_addr" in run("nm", "-D", "--undefined-only", library):
+    errors.append("uses __tls_get_addr")
+
+print(f"{len(have)} symbols, TLS {size} bytes, needs {sorted(needed)}")
+for e in errors:
+    print("ERROR:", e)
+sys.exit(1 if errors else 0)
