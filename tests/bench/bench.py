@@ -62,9 +62,11 @@ def measure(row, net, repeats, seconds):
 
 
 def verdict(row, record):
-    """True, False, or None when the row has no target or no figure."""
+    """True, False, or None when the row has no target or no figure. What ran on the kernel meets no target."""
     if row.target is None or not record["ours"]:
         return None
+    if record["accelerated"] is False:
+        return False
     value = statistics.median(record["ours"]) if row.absolute else record["ratio"]
     if value is None:
         return None

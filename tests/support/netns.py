@@ -176,10 +176,12 @@ class Process:
         self._reader.join(1.0)
 
     def cpu_seconds(self):
-        """User and system time used so far, all threads."""
-        with open(f"/proc/{self.pid}/stat") as f:
-            fields = f.read().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Processor time used so far by the threads that live; ns resolution (stat has only 10 ms)."""
+        total_ns = 0
+        for task in os.listdir(f"/proc/{self.pid}/task"):
+            with open(f"/proc/{self.pid}/task/{task}/schedstat") as f:
+                total_ns += int(f.read().split()[0])
+        return total_ns / 1e9
 
 
 class Done:
