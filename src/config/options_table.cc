@@ -103,7 +103,7 @@ unsigned edit_distance(std::string_view a, std::string_view b) {
         unsigned diagonal = row[0];
         row[0] = i;
         for (unsigned j = 1; j <= b.size(); ++j) {
-            const bool same = same_word(a.substr(i - 1, 1), b.substr(j - 1, 1));
+            const bool same = (a[i - 1] | 0x20) == (b[j - 1] | 0x20);
             const unsigned best =
                 std::min({row[j] + 1, row[j - 1] + 1, diagonal + (same ? 0u : 1u)});
             diagonal = row[j];
