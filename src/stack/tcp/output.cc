@@ -232,7 +232,7 @@ bool plan_text(Tcb& t, Instant now, SegmentPlan& p) {
 // silly, or cork, whose ceiling this is).
 void keep_alive_by_persist(Tcb& t, Instant now) {
     if (t.flight() > 0 || t.timers.kind != Rtx::none || t.timers.pace_wait) return;
-    if (t.write_seq() == t.snd.nxt && !(t.snd.fin_queued && !t.snd.fin_sent)) return;
+    if (t.snd.fin_sent || (t.write_seq() == t.snd.nxt && !t.snd.fin_queued)) return;
     arm(t, Rtx::persist, now + t.rtt.backed_off(t.timers.backoff));
 }
 

@@ -34,13 +34,16 @@ void take_rtt(Tcb& t, const SegView& seg, const AckResult& result, Instant now) 
     t.rtt.sample(Duration::millis(std::max<uint32_t>(ms, 1)), now);
 }
 
+// FlightSize for the reduction: what limited transmit added does not count (RFC 5681 section 3.2 step 2).
+uint32_t counted_flight(const Tcb& t) { return std::min(t.flight(), t.cc.cwnd); }
+
 void enter_fast_recovery(Tcb& t, Instant now) {
     LossState& l = t.loss;
     l.state = Recovery::fast;
     l.recover = t.snd.nxt;
     l.recover_fs = std::max(t.flight(), t.snd.mss + 0u);
     l.prr_delivered = l.prr_out = 0;
-    t.cc.ssthresh = cc_algorithm(t.cc.kind).reduce(t.cc, t.flight(), t.snd.mss, now);
+    t.cc.ssthresh = cc_algorithm(t.cc.kind).reduce(t.cc, counted_flight(t), t.snd.mss, now);
     ++t.count.fast_recoveries;
 }
 
@@ -200,7 +203,7 @@ void enter_timeout_recovery(Tcb& t, Instant now) {
     // One reduction per window: not again while the same losses are being repaired.
     const bool again = l.state == Recovery::timeout && t.timers.retries > 1;
     if (l.state == Recovery::open || (l.state == Recovery::timeout && !again))
-        t.cc.ssthresh = cc_algorithm(t.cc.kind).reduce(t.cc, t.flight(), t.snd.mss, now);
+        t.cc.ssthresh = cc_algorithm(t.cc.kind).reduce(t.cc, counted_flight(t), t.snd.mss, now);
     l.state = Recovery::timeout;
     l.recover = t.snd.nxt;
     l.dup_acks = 0;
