@@ -12,7 +12,6 @@ uint32_t prefix_mask(unsigned prefix) { return prefix == 0 ? 0 : ~uint32_t(0) <<
 bool is_multicast(uint32_t a) { return a >> 28 == 0xe; }
 bool is_local_multicast(uint32_t a) { return a >> 8 == 0xe00000; }
 bool is_loopback(uint32_t a) { return a >> 24 == 127; }
-bool is_zeronet(uint32_t a) { return a >> 24 == 0; }
 constexpr uint32_t kLimitedBroadcast = 0xffffffff;
 
 int route_type_error(RouteType t) {
@@ -374,9 +373,8 @@ Result<Route> NetworkView::finish(const Key& k, const Interface& out, const Matc
         type = RouteType::broadcast;
     else if (is_multicast(k.dst))
         type = RouteType::multicast;
-    else if (is_zeronet(k.dst))
-        return Errno{EINVAL};
-    if (type == RouteType::broadcast) entry = nullptr;
+    // Limited broadcast uses a unicast route only to find its interface.
+    if (type == RouteType::broadcast && entry && entry->type != type) entry = nullptr;
     // A multicast packet never takes the gateway of a default route.
     if (type == RouteType::multicast && entry && entry->prefix < 4) entry = nullptr;
     Route r;
@@ -388,7 +386,8 @@ Result<Route> NetworkView::finish(const Key& k, const Interface& out, const Matc
     r.multipath = m.legs > 1;
     if (m.entry) r.table = m.entry->table;
     if (entry == nullptr) return r;
-    if (m.hop && !m.hop->gateway.is_any() && type != RouteType::local) {
+    if (m.hop && !m.hop->gateway.is_any() && type != RouteType::local &&
+        type != RouteType::broadcast) {
         r.next_hop = m.hop->gateway;
         r.gatewayed = true;
     }
@@ -423,15 +422,14 @@ Result<Route> NetworkView::route(const RouteQuery& q) const {
     const Interface* out = nullptr;
     const bool group_or_all = is_multicast(k.dst) || k.dst == kLimitedBroadcast;
     if (k.src != 0) {
-        if (is_multicast(k.src) || k.src == kLimitedBroadcast || is_zeronet(k.src))
-            return Errno{EINVAL};
+        if (is_multicast(k.src) || k.src == kLimitedBroadcast) return Errno{EINVAL};
         if (k.oif == 0 && group_or_all) {
             // The interface of the bound address takes the place of IP_MULTICAST_IF; no table is asked.
             out = interface(any_source_interface(k.src));
-            if (out == nullptr) return Errno{EINVAL};
+            if (out == nullptr) return Errno{ENETUNREACH};
             return finish(k, *out, {}, RouteType::unicast);
         }
-        if (!is_local(q.src)) return Errno{EINVAL};
+        if (any_source_interface(k.src) == 0) return Errno{ENETUNREACH};
     }
     if (k.oif != 0) {
         out = interface(k.oif);

@@ -196,9 +196,9 @@ class NetworkView {
     // True when a broadcast route covers the address, or 255.255.255.255.
     bool is_broadcast(const IpAddr&) const;
 
-    // The kernel's output route lookup. Errors: ENETUNREACH no route; EHOSTUNREACH, EACCES, EINVAL unreachable,
-    // prohibit and blackhole routes or rules, or a source address that is not ours; ENODEV no such oif; EOPNOTSUPP
-    // IPv6, or a VRF is involved.
+    // The kernel's output route lookup (as of Linux 6.18). Errors: ENETUNREACH no route, or a source address that is not
+    // ours (EINVAL on older kernels); EHOSTUNREACH, EACCES, EINVAL unreachable, prohibit and blackhole routes or rules;
+    // ENODEV no such oif; EOPNOTSUPP IPv6, or a VRF is involved.
     Result<Route> route(const RouteQuery&) const;
 
     // The kernel's choice of a source address on `index` towards `dst` (any_v4(): no destination) of at most `scope`.
