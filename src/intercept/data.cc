@@ -77,8 +77,8 @@ void after_passing(const msghdr* msg) {
 
 ssize_t read(int fd, void* buf, size_t n) {
     if (!ours(fd)) return libc.read(fd, buf, n);
-    return answer<ssize_t>([&] { return receive(fd, buf, n, 0, RecvCall::read); },
-                           [&] { return libc.read(fd, buf, n); });
+    return answer<ssize_t>([=] { return receive(fd, buf, n, 0, RecvCall::read); },
+                           [=] { return libc.read(fd, buf, n); });
 }
 VMA_ALIAS(__read, read);
 
@@ -90,17 +90,17 @@ ssize_t __read_chk(int fd, void* buf, size_t n, size_t room) {
 ssize_t readv(int fd, const iovec* iov, int count) {
     if (!ours(fd) || count < 0 || count > kMaxIov) return libc.readv(fd, iov, count);
     return answer<ssize_t>(
-        [&] {
+        [=] {
             msghdr msg = vector_message(iov, count);
             return sock::recvmsg(fd, &msg, 0, RecvCall::readv);
         },
-        [&] { return libc.readv(fd, iov, count); });
+        [=] { return libc.readv(fd, iov, count); });
 }
 
 ssize_t recv(int fd, void* buf, size_t n, int flags) {
     if (!ours(fd)) return libc.recv(fd, buf, n, flags);
-    return answer<ssize_t>([&] { return receive(fd, buf, n, flags, RecvCall::recv); },
-                           [&] { return libc.recv(fd, buf, n, flags); });
+    return answer<ssize_t>([=] { return receive(fd, buf, n, flags, RecvCall::recv); },
+                           [=] { return libc.recv(fd, buf, n, flags); });
 }
 
 ssize_t __recv_chk(int fd, void* buf, size_t n, size_t room, int flags) {
@@ -110,8 +110,8 @@ ssize_t __recv_chk(int fd, void* buf, size_t n, size_t room, int flags) {
 
 ssize_t recvfrom(int fd, void* buf, size_t n, int flags, sockaddr* addr, socklen_t* len) {
     if (!ours(fd)) return libc.recvfrom(fd, buf, n, flags, addr, len);
-    return answer<ssize_t>([&] { return receive_from(fd, buf, n, flags, addr, len); },
-                           [&] { return libc.recvfrom(fd, buf, n, flags, addr, len); });
+    return answer<ssize_t>([=] { return receive_from(fd, buf, n, flags, addr, len); },
+                           [=] { return libc.recvfrom(fd, buf, n, flags, addr, len); });
 }
 
 ssize_t __recvfrom_chk(int fd, void* buf, size_t n, size_t room, int flags, sockaddr* addr,
@@ -121,24 +121,24 @@ ssize_t __recvfrom_chk(int fd, void* buf, size_t n, size_t room, int flags, sock
 }
 
 ssize_t recvmsg(int fd, msghdr* msg, int flags) {
-    const auto kernel = [&] {
+    const auto kernel = [=] {
         const ssize_t n = libc.recvmsg(fd, msg, flags);
         if (n >= 0) after_passing(msg);
         return n;
     };
     if (!ours(fd) || msg == nullptr) return kernel();
-    return answer<ssize_t>([&] { return sock::recvmsg(fd, msg, flags, RecvCall::recvmsg); },
+    return answer<ssize_t>([=] { return sock::recvmsg(fd, msg, flags, RecvCall::recvmsg); },
                            kernel);
 }
 
 int recvmmsg(int fd, mmsghdr* vec, unsigned n, int flags, timespec* timeout) {
-    const auto kernel = [&] {
+    const auto kernel = [=] {
         const int got = libc.recvmmsg(fd, vec, n, flags, timeout);
         for (int i = 0; i < got; i++) after_passing(&vec[i].msg_hdr);
         return got;
     };
     if (!ours(fd)) return kernel();
-    return answer<int>([&] { return sock::recvmmsg(fd, vec, n, flags, timeout); }, kernel);
+    return answer<int>([=] { return sock::recvmmsg(fd, vec, n, flags, timeout); }, kernel);
 }
 
 // With a position these are for files only; with -1 they are readv and writev, which the kernel does on the twin.
@@ -173,32 +173,32 @@ ssize_t pwritev64v2(int fd, const iovec* iov, int count, off_t offset, int flags
 
 ssize_t write(int fd, const void* buf, size_t n) {
     if (!ours(fd)) return libc.write(fd, buf, n);
-    return answer<ssize_t>([&] { return transmit(fd, buf, n, 0, nullptr, 0, SendCall::write); },
-                           [&] { return libc.write(fd, buf, n); });
+    return answer<ssize_t>([=] { return transmit(fd, buf, n, 0, nullptr, 0, SendCall::write); },
+                           [=] { return libc.write(fd, buf, n); });
 }
 VMA_ALIAS(__write, write);
 
 ssize_t writev(int fd, const iovec* iov, int count) {
     if (!ours(fd) || count < 0 || count > kMaxIov) return libc.writev(fd, iov, count);
     return answer<ssize_t>(
-        [&] {
+        [=] {
             const msghdr msg = vector_message(iov, count);
             return sock::sendmsg(fd, &msg, 0, SendCall::writev);
         },
-        [&] { return libc.writev(fd, iov, count); });
+        [=] { return libc.writev(fd, iov, count); });
 }
 
 ssize_t send(int fd, const void* buf, size_t n, int flags) {
     if (!ours(fd)) return libc.send(fd, buf, n, flags);
-    return answer<ssize_t>([&] { return transmit(fd, buf, n, flags, nullptr, 0, SendCall::send); },
-                           [&] { return libc.send(fd, buf, n, flags); });
+    return answer<ssize_t>([=] { return transmit(fd, buf, n, flags, nullptr, 0, SendCall::send); },
+                           [=] { return libc.send(fd, buf, n, flags); });
 }
 VMA_ALIAS(__send, send);
 
 ssize_t sendto(int fd, const void* buf, size_t n, int flags, const sockaddr* addr, socklen_t len) {
     if (!ours(fd)) return libc.sendto(fd, buf, n, flags, addr, len);
-    return answer<ssize_t>([&] { return transmit(fd, buf, n, flags, addr, len, SendCall::sendto); },
-                           [&] { return libc.sendto(fd, buf, n, flags, addr, len); });
+    return answer<ssize_t>([=] { return transmit(fd, buf, n, flags, addr, len, SendCall::sendto); },
+                           [=] { return libc.sendto(fd, buf, n, flags, addr, len); });
 }
 
 ssize_t sendmsg(int fd, const msghdr* msg, int flags) {
@@ -206,8 +206,8 @@ ssize_t sendmsg(int fd, const msghdr* msg, int flags) {
         before_passing(msg);
         return libc.sendmsg(fd, msg, flags);
     }
-    return answer<ssize_t>([&] { return sock::sendmsg(fd, msg, flags, SendCall::sendmsg); },
-                           [&] { return libc.sendmsg(fd, msg, flags); });
+    return answer<ssize_t>([=] { return sock::sendmsg(fd, msg, flags, SendCall::sendmsg); },
+                           [=] { return libc.sendmsg(fd, msg, flags); });
 }
 
 int sendmmsg(int fd, mmsghdr* vec, unsigned n, int flags) {
@@ -215,20 +215,20 @@ int sendmmsg(int fd, mmsghdr* vec, unsigned n, int flags) {
         for (unsigned i = 0; i < n && vec != nullptr; i++) before_passing(&vec[i].msg_hdr);
         return libc.sendmmsg(fd, vec, n, flags);
     }
-    return answer<int>([&] { return sock::sendmmsg(fd, vec, n, flags); },
-                       [&] { return libc.sendmmsg(fd, vec, n, flags); });
+    return answer<int>([=] { return sock::sendmmsg(fd, vec, n, flags); },
+                       [=] { return libc.sendmmsg(fd, vec, n, flags); });
 }
 
 ssize_t sendfile(int out, int in, off_t* offset, size_t count) {
     if (!ours(out)) return libc.sendfile(out, in, offset, count);
-    return answer<ssize_t>([&] { return sock::sendfile(out, in, offset, count); },
-                           [&] { return libc.sendfile(out, in, offset, count); });
+    return answer<ssize_t>([=] { return sock::sendfile(out, in, offset, count); },
+                           [=] { return libc.sendfile(out, in, offset, count); });
 }
 
 ssize_t sendfile64(int out, int in, off_t* offset, size_t count) {
     if (!ours(out)) return libc.sendfile64(out, in, offset, count);
-    return answer<ssize_t>([&] { return sock::sendfile(out, in, offset, count); },
-                           [&] { return libc.sendfile64(out, in, offset, count); });
+    return answer<ssize_t>([=] { return sock::sendfile(out, in, offset, count); },
+                           [=] { return libc.sendfile64(out, in, offset, count); });
 }
 
 ssize_t splice(int in, off_t* in_off, int out, off_t* out_off, size_t n, unsigned flags) {

@@ -72,7 +72,7 @@ void close_ours(unsigned first, unsigned last) {
 int close(int fd) {
     if (own(fd)) return bad_descriptor();
     if (!ours(fd)) return libc.close(fd);
-    return answer<int>([&] { return sock::close(fd); }, [&] { return libc.close(fd); });
+    return answer<int>([=] { return sock::close(fd); }, [=] { return libc.close(fd); });
 }
 VMA_ALIAS(__close, close);
 
@@ -117,8 +117,8 @@ int fcntl(int fd, int cmd, ...) {
     const long arg = va_arg(ap, long);
     va_end(ap);
     if (!ours(fd)) return after_fcntl(fd, cmd, libc.fcntl(fd, cmd, arg));
-    return answer<int>([&] { return sock::fcntl(fd, cmd, arg); },
-                       [&] { return after_fcntl(fd, cmd, libc.fcntl(fd, cmd, arg)); });
+    return answer<int>([=] { return sock::fcntl(fd, cmd, arg); },
+                       [=] { return after_fcntl(fd, cmd, libc.fcntl(fd, cmd, arg)); });
 }
 VMA_ALIAS(__fcntl, fcntl);
 
@@ -128,8 +128,8 @@ int fcntl64(int fd, int cmd, ...) {
     const long arg = va_arg(ap, long);
     va_end(ap);
     if (!ours(fd)) return after_fcntl(fd, cmd, libc.fcntl64(fd, cmd, arg));
-    return answer<int>([&] { return sock::fcntl(fd, cmd, arg); },
-                       [&] { return after_fcntl(fd, cmd, libc.fcntl64(fd, cmd, arg)); });
+    return answer<int>([=] { return sock::fcntl(fd, cmd, arg); },
+                       [=] { return after_fcntl(fd, cmd, libc.fcntl64(fd, cmd, arg)); });
 }
 
 int ioctl(int fd, unsigned long request, ...) {
@@ -138,8 +138,8 @@ int ioctl(int fd, unsigned long request, ...) {
     void* const arg = va_arg(ap, void*);
     va_end(ap);
     if (!ours(fd)) return libc.ioctl(fd, request, arg);
-    return answer<int>([&] { return sock::ioctl(fd, request, arg); },
-                       [&] { return libc.ioctl(fd, request, arg); });
+    return answer<int>([=] { return sock::ioctl(fd, request, arg); },
+                       [=] { return libc.ioctl(fd, request, arg); });
 }
 
 int pipe(int* pair) {

@@ -33,9 +33,10 @@ namespace vma::hook {
 // Worth asking the socket layer.
 inline bool ours(int fd) { return sock::maybe_ours(fd) && !inside_library(); }
 
-// Turns what `ask` answers into libc's convention; `kernel` makes libc's call. errno is touched by errors only.
+// Turns what `ask` answers into libc's convention; `kernel` makes libc's call. errno is touched by errors only. Not inline,
+// and called with lambdas that capture by value: the hook then needs no frame on the way to libc (six instructions).
 template <class R, class Ask, class Kernel>
-inline R answer(Ask&& ask, Kernel&& kernel) {
+[[gnu::noinline]] R answer(const Ask& ask, const Kernel& kernel) {
     const int saved = errno;
     for (;;) {
         enter_library();

@@ -36,51 +36,51 @@ int socketpair(int domain, int type, int protocol, int* pair) {
 
 int bind(int fd, const sockaddr* addr, socklen_t len) {
     if (!ours(fd)) return libc.bind(fd, addr, len);
-    return answer<int>([&] { return sock::bind(fd, addr, len); },
-                       [&] { return libc.bind(fd, addr, len); });
+    return answer<int>([=] { return sock::bind(fd, addr, len); },
+                       [=] { return libc.bind(fd, addr, len); });
 }
 
 int connect(int fd, const sockaddr* addr, socklen_t len) {
     if (!ours(fd)) return libc.connect(fd, addr, len);
-    return answer<int>([&] { return sock::connect(fd, addr, len); },
-                       [&] { return libc.connect(fd, addr, len); });
+    return answer<int>([=] { return sock::connect(fd, addr, len); },
+                       [=] { return libc.connect(fd, addr, len); });
 }
 VMA_ALIAS(__connect, connect);
 
 int listen(int fd, int backlog) {
     if (!ours(fd)) return libc.listen(fd, backlog);
-    return answer<int>([&] { return sock::listen(fd, backlog); },
-                       [&] { return libc.listen(fd, backlog); });
+    return answer<int>([=] { return sock::listen(fd, backlog); },
+                       [=] { return libc.listen(fd, backlog); });
 }
 
 int accept(int fd, sockaddr* addr, socklen_t* len) {
     if (!ours(fd)) return fresh(libc.accept(fd, addr, len));
-    return answer<int>([&] { return sock::accept4(fd, addr, len, 0); },
-                       [&] { return fresh(libc.accept(fd, addr, len)); });
+    return answer<int>([=] { return sock::accept4(fd, addr, len, 0); },
+                       [=] { return fresh(libc.accept(fd, addr, len)); });
 }
 
 int accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
     if (!ours(fd)) return fresh(libc.accept4(fd, addr, len, flags));
-    return answer<int>([&] { return sock::accept4(fd, addr, len, flags); },
-                       [&] { return fresh(libc.accept4(fd, addr, len, flags)); });
+    return answer<int>([=] { return sock::accept4(fd, addr, len, flags); },
+                       [=] { return fresh(libc.accept4(fd, addr, len, flags)); });
 }
 
 int getsockname(int fd, sockaddr* addr, socklen_t* len) {
     if (!ours(fd)) return libc.getsockname(fd, addr, len);
-    return answer<int>([&] { return sock::getsockname(fd, addr, len); },
-                       [&] { return libc.getsockname(fd, addr, len); });
+    return answer<int>([=] { return sock::getsockname(fd, addr, len); },
+                       [=] { return libc.getsockname(fd, addr, len); });
 }
 
 int getpeername(int fd, sockaddr* addr, socklen_t* len) {
     if (!ours(fd)) return libc.getpeername(fd, addr, len);
-    return answer<int>([&] { return sock::getpeername(fd, addr, len); },
-                       [&] { return libc.getpeername(fd, addr, len); });
+    return answer<int>([=] { return sock::getpeername(fd, addr, len); },
+                       [=] { return libc.getpeername(fd, addr, len); });
 }
 
 int setsockopt(int fd, int level, int option, const void* value, socklen_t len) {
     if (!ours(fd)) return libc.setsockopt(fd, level, option, value, len);
-    return answer<int>([&] { return sock::setsockopt(fd, level, option, value, len); },
-                       [&] { return libc.setsockopt(fd, level, option, value, len); });
+    return answer<int>([=] { return sock::setsockopt(fd, level, option, value, len); },
+                       [=] { return libc.setsockopt(fd, level, option, value, len); });
 }
 
 int getsockopt(int fd, int level, int option, void* value, socklen_t* len) {
@@ -88,19 +88,19 @@ int getsockopt(int fd, int level, int option, void* value, socklen_t* len) {
     constexpr int kExtraApi = 2800;
     const bool extra = fd == -1 && level == SOL_SOCKET && option == kExtraApi && !inside_library();
     if (!extra && !ours(fd)) return libc.getsockopt(fd, level, option, value, len);
-    return answer<int>([&] { return sock::getsockopt(fd, level, option, value, len); },
-                       [&] { return libc.getsockopt(fd, level, option, value, len); });
+    return answer<int>([=] { return sock::getsockopt(fd, level, option, value, len); },
+                       [=] { return libc.getsockopt(fd, level, option, value, len); });
 }
 
 int shutdown(int fd, int how) {
     if (!ours(fd)) return libc.shutdown(fd, how);
-    return answer<int>([&] { return sock::shutdown(fd, how); },
-                       [&] { return libc.shutdown(fd, how); });
+    return answer<int>([=] { return sock::shutdown(fd, how); },
+                       [=] { return libc.shutdown(fd, how); });
 }
 
 int sockatmark(int fd) {
     if (!ours(fd)) return libc.sockatmark(fd);
-    return answer<int>([&] { return sock::sockatmark(fd); }, [&] { return libc.sockatmark(fd); });
+    return answer<int>([=] { return sock::sockatmark(fd); }, [=] { return libc.sockatmark(fd); });
 }
 
 // The twin is a socket of the right type.

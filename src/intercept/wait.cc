@@ -34,7 +34,7 @@ int select(int n, fd_set* read, fd_set* write, fd_set* except, timeval* timeout)
             answered = outcome.kind != sock::Outcome::Kind::kernel;
             return outcome;
         },
-        [&] { return libc.select(n, read, write, except, timeout); });
+        [=] { return libc.select(n, read, write, except, timeout); });
     if (answered && timeout) *timeout = {left.tv_sec, left.tv_nsec / 1000};
     return result;
 }
@@ -45,19 +45,19 @@ int pselect(int n, fd_set* read, fd_set* write, fd_set* except, const timespec* 
     if (kernel_only() || n < 0 || !valid(timeout))
         return libc.pselect(n, read, write, except, timeout, mask);
     return answer<int>(
-        [&] {
+        [=] {
             timespec left{};  // the caller's is const: POSIX keeps it
             if (timeout) left = *timeout;
             return sock::select(n, read, write, except, timeout ? &left : nullptr, mask);
         },
-        [&] { return libc.pselect(n, read, write, except, timeout, mask); });
+        [=] { return libc.pselect(n, read, write, except, timeout, mask); });
 }
 
 int poll(pollfd* fds, nfds_t n, int timeout) {
     if (kernel_only()) return libc.poll(fds, n, timeout);
     const Milliseconds limit(timeout);
-    return answer<int>([&] { return sock::poll(fds, n, limit.get(), nullptr); },
-                       [&] { return libc.poll(fds, n, timeout); });
+    return answer<int>([=] { return sock::poll(fds, n, limit.get(), nullptr); },
+                       [=] { return libc.poll(fds, n, timeout); });
 }
 VMA_ALIAS(__poll, poll);
 
@@ -68,8 +68,8 @@ int __poll_chk(pollfd* fds, nfds_t n, int timeout, size_t room) {
 
 int ppoll(pollfd* fds, nfds_t n, const timespec* timeout, const sigset_t* mask) {
     if (kernel_only() || !valid(timeout)) return libc.ppoll(fds, n, timeout, mask);
-    return answer<int>([&] { return sock::poll(fds, n, timeout, mask); },
-                       [&] { return libc.ppoll(fds, n, timeout, mask); });
+    return answer<int>([=] { return sock::poll(fds, n, timeout, mask); },
+                       [=] { return libc.ppoll(fds, n, timeout, mask); });
 }
 
 int __ppoll_chk(pollfd* fds, nfds_t n, const timespec* timeout, const sigset_t* mask, size_t room) {
@@ -92,29 +92,29 @@ int epoll_create1(int flags) {
 
 int epoll_ctl(int ep, int op, int fd, epoll_event* event) {
     if (!ours(ep) && !ours(fd)) return libc.epoll_ctl(ep, op, fd, event);
-    return answer<int>([&] { return sock::epoll_ctl(ep, op, fd, event); },
-                       [&] { return libc.epoll_ctl(ep, op, fd, event); });
+    return answer<int>([=] { return sock::epoll_ctl(ep, op, fd, event); },
+                       [=] { return libc.epoll_ctl(ep, op, fd, event); });
 }
 
 int epoll_wait(int ep, epoll_event* events, int max, int timeout) {
     if (!ours(ep)) return libc.epoll_wait(ep, events, max, timeout);
     const Milliseconds limit(timeout);
-    return answer<int>([&] { return sock::epoll_pwait2(ep, events, max, limit.get(), nullptr); },
-                       [&] { return libc.epoll_wait(ep, events, max, timeout); });
+    return answer<int>([=] { return sock::epoll_pwait2(ep, events, max, limit.get(), nullptr); },
+                       [=] { return libc.epoll_wait(ep, events, max, timeout); });
 }
 
 int epoll_pwait(int ep, epoll_event* events, int max, int timeout, const sigset_t* mask) {
     if (!ours(ep)) return libc.epoll_pwait(ep, events, max, timeout, mask);
     const Milliseconds limit(timeout);
-    return answer<int>([&] { return sock::epoll_pwait2(ep, events, max, limit.get(), mask); },
-                       [&] { return libc.epoll_pwait(ep, events, max, timeout, mask); });
+    return answer<int>([=] { return sock::epoll_pwait2(ep, events, max, limit.get(), mask); },
+                       [=] { return libc.epoll_pwait(ep, events, max, timeout, mask); });
 }
 
 int epoll_pwait2(int ep, epoll_event* events, int max, const timespec* timeout,
                  const sigset_t* mask) {
     if (!ours(ep) || !valid(timeout)) return libc.epoll_pwait2(ep, events, max, timeout, mask);
-    return answer<int>([&] { return sock::epoll_pwait2(ep, events, max, timeout, mask); },
-                       [&] { return libc.epoll_pwait2(ep, events, max, timeout, mask); });
+    return answer<int>([=] { return sock::epoll_pwait2(ep, events, max, timeout, mask); },
+                       [=] { return libc.epoll_pwait2(ep, events, max, timeout, mask); });
 }
 
 }  // namespace vma::hook
