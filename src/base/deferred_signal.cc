@@ -20,6 +20,8 @@ __thread ThreadState thread_state __attribute__((tls_model("initial-exec"))) = {
 
 namespace {
 
+constexpr unsigned kCanaryWords = 128;
+
 constexpr uint64_t bit(int signal) { return uint64_t{1} << (signal - 1); }
 
 // What must get through while a noted signal waits: faults (the kernel kills when they are blocked) and the two signals
@@ -65,25 +67,6 @@ __attribute__((noinline)) long cancellable_ppoll(pollfd* fds, unsigned long n, t
 }  // namespace
 
 bool is_synchronous(int signal) { return (kNeverBlocked & bit(signal)) != 0; }
-
-// Only a handler of a synchronous signal can have left the library by longjmp. It did when the caller runs on another stack
-// than the handler's alternate one, or, without that, when the wrapper's frame is gone: the caller's is older, or the word
-// that the wrapper left in its own was overwritten.
-bool inside_library_slow() {
-    ThreadState& t = thread_state;
-    if (t.immediate == 0) return true;
-    const auto here = uintptr_t(__builtin_frame_address(0));
-    const bool handler_active = t.alt_begin != t.alt_end
-                                    ? here >= t.alt_begin && here < t.alt_end
-                                    : here < uintptr_t(t.canary) && *t.canary == t.canary_value;
-    if (handler_active) return true;
-    t.depth = 0;
-    t.immediate = 0;
-    t.wait_timeout = nullptr;
-    t.alt_begin = t.alt_end = 0;
-    if (t.pending || t.cancelled) leave_library_slow();
-    return false;
-}
 
 void call_handler(int signal, siginfo_t* info, void* context, const ProgramAction& action) {
     if (action.flags & SA_SIGINFO)
@@ -145,31 +128,72 @@ void run_deferred_signal() {
     errno = saved_errno;
 }
 
+namespace {
+
+// Calls the handler from above a kilobyte of known words on the thread's own stack: code that runs deeper than this after
+// the handler left by longjmp overwrites some of them.
+__attribute__((noinline)) void call_above_canary(int signal, siginfo_t* info, void* context,
+                                                 const ProgramAction& action) {
+    static uint64_t serial = 0x9e3779b97f4a7c15;
+    ThreadState& t = thread_state;
+    volatile uint64_t canary[kCanaryWords];
+    const uint64_t value = __atomic_add_fetch(&serial, 0x9e3779b97f4a7c16, __ATOMIC_RELAXED);
+    for (volatile uint64_t& word : canary) word = value;
+    t.canary = const_cast<const uint64_t*>(canary);
+    t.canary_value = value;
+    call_handler(signal, info, context, action);
+    for (volatile uint64_t& word : canary) word = 0;
+}
+
+bool canary_intact(const ThreadState& t) {
+    for (unsigned i = 0; i < kCanaryWords; i++)
+        if (t.canary[i] != t.canary_value) return false;
+    return true;
+}
+
+}  // namespace
+
 void run_immediately(int signal, siginfo_t* info, void* context, const ProgramAction& action) {
     ThreadState& t = thread_state;
     if (t.depth == 0) return call_handler(signal, info, context, action);
-    static uint64_t serial = 0x9e3779b97f4a7c15;
-    volatile uint64_t canary = __atomic_add_fetch(&serial, 0x9e3779b97f4a7c16, __ATOMIC_RELAXED);
     const uint64_t* const outer_canary = t.canary;
     const uint64_t outer_value = t.canary_value;
     const uintptr_t outer_begin = t.alt_begin, outer_end = t.alt_end;
     stack_t alternate{};
     sys::raw(SYS_sigaltstack, 0, sys::ptr(&alternate));
     t.alt_begin = t.alt_end = 0;
+    t.immediate++;
     if (alternate.ss_flags & SS_ONSTACK) {
         t.alt_begin = uintptr_t(alternate.ss_sp);
         t.alt_end = t.alt_begin + alternate.ss_size;
+        call_handler(signal, info, context, action);
+    } else {
+        call_above_canary(signal, info, context, action);
     }
-    t.canary = const_cast<const uint64_t*>(&canary);
-    t.canary_value = canary;
-    t.immediate++;
-    call_handler(signal, info, context, action);
     if (t.immediate) t.immediate--;
     t.canary = outer_canary;
     t.canary_value = outer_value;
     t.alt_begin = outer_begin;
     t.alt_end = outer_end;
-    canary = 0;
+}
+
+// Only a handler of a synchronous signal can have left the library by longjmp. It did when the caller runs on another stack
+// than the handler's alternate one, or, without that, when the wrapper's frame is gone: the caller's is older, or the words
+// that the wrapper left in its own were overwritten.
+bool inside_library_slow() {
+    ThreadState& t = thread_state;
+    if (t.immediate == 0) return true;
+    const auto here = uintptr_t(__builtin_frame_address(0));
+    const bool handler_active = t.alt_begin != t.alt_end
+                                    ? here >= t.alt_begin && here < t.alt_end
+                                    : here < uintptr_t(t.canary) && canary_intact(t);
+    if (handler_active) return true;
+    t.depth = 0;
+    t.immediate = 0;
+    t.wait_timeout = nullptr;
+    t.alt_begin = t.alt_end = 0;
+    if (t.pending || t.cancelled) leave_library_slow();
+    return false;
 }
 
 void leave_library_slow() {

@@ -50,7 +50,7 @@ struct ThreadState {
     // "everything blocked" (null: no mask in the call).
     timespec* wait_timeout;
     uint64_t* wait_mask;
-    // A word in the frame of the newest immediate handler's wrapper, and what it holds.
+    // Words in the frame of the newest immediate handler's wrapper, and what each holds.
     const uint64_t* canary;
     uint64_t canary_value;
     // That handler's alternate stack; equal when it runs on the thread's own.

@@ -316,7 +316,7 @@ void fault_and_go_on(int fd, int flags, int depth) {
 }
 
 TEST_F(Deferred, FaultInsideTheLibraryLeftByLongjmp) {
-    for (int depth : {0, 1, 20}) fault_and_go_on(pair.a, 0, depth);
+    for (int depth = 0; depth < 30; depth++) fault_and_go_on(pair.a, 0, depth);
 }
 
 TEST_F(Deferred, FaultOnAnAlternateStack) {
