@@ -59,6 +59,7 @@ IpAddr gateway_of(ByteView gateway, ByteView via, int oif) {
 void set_flags(NextHop& hop, unsigned flags) {
     hop.dead = (flags & RTNH_F_DEAD) != 0;
     hop.linkdown = (flags & RTNH_F_LINKDOWN) != 0;
+    hop.onlink = (flags & RTNH_F_ONLINK) != 0;
 }
 
 void parse_multipath(ByteView rest, std::vector<NextHop>& hops) {

@@ -201,23 +201,33 @@ NetworkView::Found NetworkView::try_entry(const RouteEntry& entry, const Key& k,
         out = {&entry, &hop, legs.size()};
         return Found::yes;
     }
-    return Found::no;
+    return object ? Found::leave : Found::no;
 }
 
 NetworkView::Found NetworkView::look_in_tables(const uint32_t* ids, size_t n, const Key& k,
                                                Match& out, int& error) const {
     const Table* tables[2] = {};
     for (size_t i = 0; i < n; i++) tables[i] = table(ids[i]);
+    // A route whose nexthop object has no usable leg makes the kernel leave the node of the trie, which holds the routes
+    // of all prefix lengths that start at the same address.
+    bool left = false;
+    uint32_t left_at = 0;
     for (int prefix = 32; prefix >= 0; prefix--) {
         const uint32_t want = k.dst & prefix_mask(unsigned(prefix));
+        if (left && want == left_at) continue;
         for (const Table* t : tables) {
-            if (t == nullptr || t->end[size_t(prefix)] == 0) continue;
+            if (t == nullptr || t->end[size_t(prefix)] == 0 || (left && want == left_at)) continue;
             const auto begin = data_.routes.begin() + t->begin[size_t(prefix)];
             const auto end = data_.routes.begin() + t->end[size_t(prefix)];
             auto at = std::lower_bound(
                 begin, end, want, [](const RouteEntry& r, uint32_t dst) { return r.dst < dst; });
             for (; at != end && at->dst == want; ++at) {
                 const Found found = try_entry(*at, k, out, error);
+                if (found == Found::leave) {
+                    left = true;
+                    left_at = want;
+                    break;
+                }
                 if (found != Found::no) return found;
             }
         }
@@ -386,8 +396,10 @@ Result<Route> NetworkView::finish(const Key& k, const Interface& out, const Matc
     r.multipath = m.legs > 1;
     if (m.entry) r.table = m.entry->table;
     if (entry == nullptr) return r;
-    if (m.hop && !m.hop->gateway.is_any() && type != RouteType::local &&
-        type != RouteType::broadcast) {
+    // A gateway that is an address of this host means: directly.
+    if (m.hop && !m.hop->gateway.is_any() &&
+        (m.hop->onlink || any_source_interface(gateway_v4(*m.hop)) == 0) &&
+        type != RouteType::local && type != RouteType::broadcast) {
         r.next_hop = m.hop->gateway;
         r.gatewayed = true;
     }

@@ -80,6 +80,7 @@ struct NextHop {
     uint32_t weight = 1;  // 1..256 (65536 for nexthop groups)
     bool dead = false;    // RTNH_F_DEAD
     bool linkdown = false;  // RTNH_F_LINKDOWN
+    bool onlink = false;    // RTNH_F_ONLINK
     bool operator==(const NextHop&) const = default;
 };
 
@@ -221,7 +222,7 @@ class NetworkView {
         size_t legs = 0;
     };
     struct Key;
-    enum class Found : uint8_t { yes, no, error };
+    enum class Found : uint8_t { yes, no, leave, error };  // leave: see look_in_tables
 
     const Table* table(uint32_t id) const;
     const NextHopObject* nexthop(uint32_t id) const;
