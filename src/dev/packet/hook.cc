@@ -1,0 +1,302 @@
+#include "dev/packet/hook.h"
+
+#include <fmt/format.h>
+#include <linux/bpf.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+#include "base/sys.h"
+#include "dev/packet/bpf_calls.h"
+#include "dev/packet/interfaces.h"
+#include "dev/packet/programs.h"
+
+namespace vma {
+namespace {
+
+constexpr unsigned kMostHooks = 16;  // namespaces of one process
+constexpr char kRxName[] = "vma_rx";
+
+// Hooks of this process. A forked child starts empty: what the parent had is not in it.
+struct Registry {
+    std::atomic<Hook*> hooks[kMostHooks] = {};
+    std::atomic<int> pid{0};
+};
+Registry g_registry;
+
+void forget_after_fork() {
+    const int pid = sys::getpid();
+    if (g_registry.pid.exchange(pid) == pid) return;
+    for (auto& h : g_registry.hooks) h.store(nullptr);
+}
+
+Status fail(std::string* why, int error, std::string text) {
+    if (why) *why = std::move(text);
+    return Errno{error};
+}
+
+}  // namespace
+
+Status PrivateMapping::map(int fd, size_t bytes, int protection, uint64_t offset, bool populate) {
+    reset();
+    void* p = sys::mmap(nullptr, bytes, protection, MAP_SHARED | (populate ? MAP_POPULATE : 0), fd,
+                        off_t(offset));
+    if (sys::failed(p)) return Errno{int(-reinterpret_cast<intptr_t>(p))};
+    sys::raw(SYS_madvise, sys::ptr(p), long(bytes), MADV_DONTFORK);
+    at_ = static_cast<uint8_t*>(p);
+    bytes_ = bytes;
+    return {};
+}
+
+void PrivateMapping::reset() {
+    if (at_) sys::munmap(at_, bytes_);
+    at_ = nullptr;
+}
+
+Result<Hook*> Hook::open(int ifindex, std::string* why) {
+    forget_after_fork();
+    const auto cookie = namespace_cookie();
+    if (!cookie) {
+        Status s =
+            fail(why, cookie.error(), "SO_NETNS_COOKIE failed (Linux 5.14 or later is needed)");
+        return Errno{s.error()};
+    }
+    std::atomic<Hook*>* place = nullptr;
+    for (auto& h : g_registry.hooks) {
+        Hook* hook = h.load();
+        if (hook == nullptr) {
+            if (!place) place = &h;
+        } else if (hook->cookie_ == *cookie) {
+            const Status s = hook->start(ifindex, why);
+            if (!s) return Errno{s.error()};
+            ++hook->users_;
+            return hook;
+        }
+    }
+    if (!place) {
+        (void)fail(why, ENFILE,
+                   fmt::format("more than {} network namespaces in one process", kMostHooks));
+        return Errno{ENFILE};
+    }
+    Hook* hook = new (std::nothrow) Hook;
+    if (!hook) return Errno{ENOMEM};
+    hook->cookie_ = *cookie;
+    const int ns = open_namespace();
+    Status s = ns < 0 ? Status(Errno{-ns}) : hook->namespace_.adopt(ns);
+    if (s)
+        s = hook->start(ifindex, why);
+    else
+        (void)fail(why, s.error(),
+                   "the network namespace cannot be held (CAP_NET_ADMIN is needed)");
+    if (!s) {
+        delete hook;
+        return Errno{s.error()};
+    }
+    hook->users_ = 1;
+    place->store(hook);
+    return hook;
+}
+
+void Hook::close() {
+    if (--users_ != 0) return;
+    for (auto& h : g_registry.hooks)
+        if (h.load() == this) h.store(nullptr);
+    delete this;
+}
+
+unsigned Hook::sweep_all() {
+    forget_after_fork();
+    unsigned count = 0;
+    for (auto& h : g_registry.hooks)
+        if (Hook* hook = h.load()) count += hook->sweep();
+    return count;
+}
+
+// Joins or creates the hook if this process has none yet, and puts the receive program onto the interface.
+Status Hook::start(int ifindex, std::string* why) {
+    NamespaceLock lock;
+    const bool locked = lock.take().ok();  // without it: an own hook, which works beside any other
+    if (slots_ == nullptr && !(locked && join(ifindex))) {
+        if (Status s = load(why); !s) return s;
+    }
+    sweep();
+    const Status s = ensure_link(ifindex, bpf::kTcxIngress, rx_program_.fd(), head().rx_program);
+    if (s.error() == EINVAL)
+        return fail(why, EOPNOTSUPP, "the kernel has no TCX hooks (Linux 6.6 or later is needed)");
+    if (!s)
+        return fail(why, s.error(),
+                    fmt::format("attaching to interface {} failed: errno {}", ifindex, s.error()));
+    return {};
+}
+
+Status Hook::load(std::string* why) {
+    vma_programs fds;
+    const int r = vma_programs_load(&fds);
+    if (r == -EPERM || r == -EACCES)
+        return fail(why, EPERM,
+                    "loading the BPF programs is not permitted: CAP_BPF, CAP_NET_ADMIN and "
+                    "CAP_PERFMON (or CAP_SYS_ADMIN) are "
+                    "needed");
+    if (r < 0) return fail(why, -r, fmt::format("loading the BPF programs failed: errno {}", -r));
+    const Status mapped = map_tables(fds.slots, fds.ports);
+    sys::close(fds.slots);
+    sys::close(fds.ports);
+    bpf::ProgramInfo rx, tx;
+    bpf::program_info(fds.rx, rx);
+    bpf::program_info(fds.tx, tx);
+    const Status moved[] = {flows_.adopt(fds.flows), rings_.adopt(fds.rings),
+                            rx_program_.adopt(fds.rx), tx_program_.adopt(fds.tx)};
+    if (!mapped) return fail(why, mapped.error(), "mapping the BPF tables failed");
+    for (const Status& s : moved)
+        if (!s) return fail(why, s.error(), "no descriptor left for the BPF maps");
+    if (Status s = make_token(); !s) return fail(why, s.error(), "making the life token failed");
+    head().version = VMA_HOOK_VERSION;
+    head().rx_program = rx.id;
+    head().tx_program = tx.id;
+    std::atomic_ref(head().magic).store(VMA_HOOK_MAGIC, std::memory_order_release);
+    shared_ = bpf::map_exists(token_) == 1;
+    return {};
+}
+
+Status Hook::map_tables(int slots, int ports) {
+    const int rw = PROT_READ | PROT_WRITE;
+    if (Status s = slots_map_.map(slots, sizeof(vma_slot) * VMA_SLOTS, rw, 0); !s) return s;
+    if (Status s = ports_map_.map(ports, sizeof(vma_ports), rw, 0); !s) return s;
+    slots_ = reinterpret_cast<vma_slot*>(slots_map_.at());
+    ports_ = reinterpret_cast<vma_ports*>(ports_map_.at());
+    return {};
+}
+
+Status Hook::make_token() {
+    const int fd = bpf::create_map(BPF_MAP_TYPE_ARRAY, "vma_token", 4, 8, 1, BPF_F_MMAPABLE);
+    if (fd < 0) return Errno{-fd};
+    bpf::MapInfo info;
+    const int r = bpf::map_info(fd, info);
+    Status s = r < 0 ? Status(Errno{-r}) : token_map_.map(fd, 4096, PROT_READ, 0);
+    sys::close(fd);  // the mapping alone keeps it
+    if (s) token_ = info.id;
+    return s;
+}
+
+// Takes part in the hook that another process has in this namespace. False: there is none that we could use.
+bool Hook::join(int ifindex) {
+    const auto interfaces = list_interfaces();
+    if (!interfaces) return false;
+    auto try_interface = [&](int i) {
+        bpf::Attached found[64];
+        const int n = bpf::attached(i, bpf::kTcxIngress, found, 64);
+        for (int k = 0; k < n && k < 64; ++k)
+            if (join_program(found[k].program)) return true;
+        return false;
+    };
+    if (try_interface(ifindex)) return true;
+    for (const InterfaceBrief& i : *interfaces)
+        if (i.ifindex != ifindex && i.has_ethernet_header() && try_interface(i.ifindex))
+            return true;
+    return false;
+}
+
+bool Hook::join_program(uint32_t program_id) {
+    const int rx = bpf::program_by_id(program_id);
+    if (rx < 0) return false;
+    bpf::ProgramInfo info;
+    if (bpf::program_info(rx, info) < 0 || std::strcmp(info.name, kRxName) != 0) {
+        sys::close(rx);
+        return false;
+    }
+    int slots = -1, ports = -1, flows = -1, rings = -1;
+    for (uint32_t i = 0; i < info.map_count; ++i) {
+        const int fd = bpf::map_by_id(info.maps[i]);
+        bpf::MapInfo m;
+        if (fd < 0) continue;
+        int* to = nullptr;
+        if (bpf::map_info(fd, m) == 0) {
+            if (!std::strcmp(m.name, "vma_slots") && m.value_size == sizeof(vma_slot) &&
+                m.entries == VMA_SLOTS)
+                to = &slots;
+            if (!std::strcmp(m.name, "vma_ports") && m.value_size == sizeof(vma_ports)) to = &ports;
+            if (!std::strcmp(m.name, "vma_flows") && m.key_size == sizeof(vma_flow_key))
+                to = &flows;
+            if (!std::strcmp(m.name, "vma_rings") && m.entries == VMA_RING_TABLE) to = &rings;
+        }
+        if (to && *to < 0)
+            *to = fd;
+        else
+            sys::close(fd);
+    }
+    bool ok = slots >= 0 && ports >= 0 && flows >= 0 && rings >= 0 && map_tables(slots, ports).ok();
+    ok = ok && std::atomic_ref(head().magic).load(std::memory_order_acquire) == VMA_HOOK_MAGIC &&
+         head().version == VMA_HOOK_VERSION && head().rx_program == program_id;
+    const int tx = ok ? bpf::program_by_id(head().tx_program) : -1;
+    ok = tx >= 0 && make_token().ok();
+    if (slots >= 0) sys::close(slots);
+    if (ports >= 0) sys::close(ports);
+    if (ok) {
+        const Status moved[] = {flows_.adopt(flows), rings_.adopt(rings), rx_program_.adopt(rx),
+                                tx_program_.adopt(tx)};
+        for (const Status& s : moved) ok = ok && s.ok();
+    } else {
+        for (int fd : {flows, rings, rx, tx})
+            if (fd >= 0) sys::close(fd);
+    }
+    if (!ok) {
+        flows_.reset(), rings_.reset(), rx_program_.reset(), tx_program_.reset();
+        slots_map_.reset(), ports_map_.reset(), token_map_.reset();
+        slots_ = nullptr;
+        ports_ = nullptr;
+        return false;
+    }
+    shared_ = true;
+    return true;
+}
+
+// The program on that interface, by a link of our own or one of another process that we hold too.
+Status Hook::ensure_link(int ifindex, uint32_t type, int program, uint32_t program_id) {
+    Link* place = nullptr;
+    for (Link& l : links_) {
+        if (!l.fd.valid()) {
+            if (!place) place = &l;
+        } else if (l.ifindex == ifindex && l.type == type) {
+            return {};
+        }
+    }
+    if (!place) return Errno{ENFILE};
+    bpf::Attached found[64];
+    const int n = bpf::attached(ifindex, type, found, 64);
+    if (n < 0) return Errno{-n};
+    int fd = -1;
+    for (int i = 0; i < n && i < 64 && fd < 0; ++i)
+        if (found[i].program == program_id) fd = bpf::link_by_id(found[i].link);
+    if (fd < 0) fd = bpf::attach_tcx(program, ifindex, type);
+    if (fd < 0) return Errno{-fd};
+    if (Status s = place->fd.adopt(fd); !s) return s;
+    place->ifindex = ifindex;
+    place->type = type;
+    return {};
+}
+
+// Called with the tables locked.
+Status Hook::ensure_guard() {
+    const VisitNamespace there(cookie_, namespace_.fd());
+    if (!there.ok()) return Errno{ENETUNREACH};
+    const auto interfaces = list_interfaces();
+    if (!interfaces) return Errno{ENETUNREACH};
+    for (Link& l : links_) {  // of interfaces that are gone
+        if (!l.fd.valid()) continue;
+        bool exists = false;
+        for (const InterfaceBrief& i : *interfaces) exists = exists || i.ifindex == l.ifindex;
+        if (!exists) l.fd.reset();
+    }
+    for (const InterfaceBrief& i : *interfaces) {
+        if (!i.up() || !i.has_ethernet_header()) continue;
+        const Status s =
+            ensure_link(i.ifindex, bpf::kTcxEgress, tx_program_.fd(), head().tx_program);
+        if (!s && s.error() != ENODEV) return Errno{ENETUNREACH};
+    }
+    return {};
+}
+
+}  // namespace vma

@@ -1,0 +1,110 @@
+// Hook: the two BPF programs and their maps, one set per network namespace shared by every process that may (CAP_SYS_ADMIN,
+// same layout version), otherwise one set of this process alone.
+//
+// The first comer loads; later ones find the program on an interface and take the same maps and links by id. Nothing is
+// pinned: programs, maps and links are held by the descriptors and mappings of the processes that use them and vanish with
+// the last. Mappings are not inherited by fork and descriptors are OwnFds, so a forked child holds nothing.
+//
+// Ownership of a slot: its `owner` word is the id of a map, the life token, that only the owner's memory mapping holds. The
+// id is alive exactly as long as that process: valid across pid namespaces and never taken by a successor. When it is gone,
+// any holder that calls sweep() takes the slot's flows out, so that those tuples are the kernel's again.
+//
+// Thread rules: open and close by one thread at a time per process (they are also serialised against other processes of
+// the namespace); steer, unsteer, sweep and claim from any thread. Objects are private to the process.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/own_fd.h"
+#include "base/result.h"
+#include "dev/packet/layout.h"
+#include "dev/ring.h"
+
+namespace vma {
+
+// A mapping that fork does not inherit; unmapped at the end.
+class PrivateMapping {
+  public:
+    PrivateMapping() = default;
+    ~PrivateMapping() { reset(); }
+    PrivateMapping(const PrivateMapping&) = delete;
+    PrivateMapping& operator=(const PrivateMapping&) = delete;
+    Status map(int fd, size_t bytes, int protection, uint64_t offset, bool populate = false);
+    void reset();
+    void forget() { at_ = nullptr; }  // in a forked child, where it does not exist
+    uint8_t* at() const { return at_; }
+
+  private:
+    uint8_t* at_ = nullptr;
+    size_t bytes_ = 0;
+};
+
+class Hook {
+  public:
+    // The hook of the calling thread's namespace with its program on interface `ifindex`; one object per process and
+    // namespace, counted. *why: what failed, in words. Errors: EPERM (a capability is missing: *why names them), EOPNOTSUPP
+    // (no TCX: Linux before 6.6), ENODEV, those of bpf(2).
+    static Result<Hook*> open(int ifindex, std::string* why);
+    void close();
+
+    bool shared() const { return shared_; }  // other processes can find it
+    uint64_t cookie() const { return cookie_; }
+
+    // A free slot whose data and doorbell ring these are (descriptors stay the caller's). ENOSPC: all taken.
+    Result<uint32_t> claim(int data_ring, int doorbell_ring);
+    // Takes out every flow of the slot, then frees it.
+    void release(uint32_t slot);
+    vma_slot& slot(uint32_t n) { return slots_[n]; }
+
+    // EEXIST: steered already. ENOSPC: table full. EINVAL: not a unicast IPv4 TCP or UDP tuple. ENETUNREACH: the first TCP flow
+    // needs the egress guard on every interface, and that could not be attached.
+    Status steer(uint32_t slot, const FlowKey& key);
+    // Only a flow of this slot; false when there is none.
+    bool unsteer(uint32_t slot, const FlowKey& key);
+
+    // Gives the tuples of dead processes back to the kernel and puts the guard onto new interfaces. How many slots were freed.
+    // Cheap when nothing happened: one system call per other process.
+    unsigned sweep();
+
+    // Of all hooks of this process.
+    static unsigned sweep_all();
+
+  private:
+    struct Link {
+        OwnFd fd;
+        int ifindex = 0;
+        uint32_t type = 0;
+    };
+    static constexpr unsigned kMostLinks = 64;
+
+    Hook() = default;
+    ~Hook() = default;
+    Status start(int ifindex, std::string* why);
+    Status load(std::string* why);
+    bool join(int ifindex);
+    bool join_program(uint32_t program_id);
+    Status map_tables(int slots, int ports);
+    Status make_token();
+    Status ensure_link(int ifindex, uint32_t type, int program, uint32_t program_id);
+    Status ensure_guard();
+    bool owner_is_dead(uint32_t owner) const;
+    bool lock_tables();
+    void unlock_tables();
+    void drop_flows(const bool* dead_slots);
+    void count_port(const vma_flow_key& key, int32_t by);
+    vma_hook_head& head() { return *reinterpret_cast<vma_hook_head*>(&slots_[0]); }
+
+    uint64_t cookie_ = 0;
+    unsigned users_ = 0;
+    uint32_t token_ = 0;
+    bool shared_ = false;
+    OwnFd namespace_, flows_, rings_, rx_program_, tx_program_;
+    PrivateMapping slots_map_, ports_map_, token_map_;
+    vma_slot* slots_ = nullptr;
+    vma_ports* ports_ = nullptr;
+    Link links_[kMostLinks];
+};
+
+}  // namespace vma

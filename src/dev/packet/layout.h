@@ -1,0 +1,91 @@
+/* What the BPF programs (rx.bpf.c) and user space share: map keys and values. C and C++; fixed sizes. Any change of meaning
+ * needs a new VMA_HOOK_VERSION, so that processes with different libraries never share a hook. */
+#pragma once
+
+#include <linux/types.h>
+
+#define VMA_HOOK_MAGIC 0x766d6172u /* "vmar" */
+#define VMA_HOOK_VERSION 1u
+
+/* Slots 1..VMA_SLOTS-1 are rings; entry 0 of the slot table is the hook's head. */
+#define VMA_SLOTS 512
+#define VMA_FLOWS 131072
+/* Entry 2*slot of the ring table is the data ring, 2*slot+1 its doorbell. */
+#define VMA_RING_TABLE (2 * VMA_SLOTS)
+
+#define VMA_FLOW_GUARDED 1u /* the egress guard drops what the kernel sends for this tuple */
+
+/* Addresses in the form of IpAddr::bytes (IPv4 mapped into IPv6), ports in network order. remote all zero: any. */
+struct vma_flow_key {
+    __u8 local[16];
+    __u8 remote[16];
+    __u16 local_port;
+    __u16 remote_port;
+    __u8 protocol;
+    __u8 zero[3];
+};
+
+/* A flow counts only while the slot still has this generation. */
+struct vma_flow {
+    __u32 slot;
+    __u32 generation;
+    __u32 flags;
+    __u32 zero;
+};
+
+/* One per slot. The two halves are written by different sides: `sleeping` and the owner's fields by user space, the
+ * counters by the BPF program. */
+struct vma_slot {
+    __u32 sleeping; /* 1: ring the doorbell at the next frame; whoever rings sets it back to 0 */
+    __u32 generation;
+    __u32 owner; /* map id of the owner's life token; 0: free. Claimed by compare and swap */
+    __u32 pid;   /* as the owner sees it: for people, not for decisions */
+    __u64 zero[6];
+    __u64 dropped_full;
+    __u64 dropped_long;
+    __u64 doorbells;
+    __u64 copies; /* ICMP errors copied */
+    __u64 zero2[4];
+};
+
+/* Lies over entry 0 of the slot table. */
+struct vma_hook_head {
+    __u32 magic; /* written last by the creator */
+    __u32 version;
+    __u32 guarded; /* 1: a guarded flow has existed; every holder keeps the egress guard attached */
+    __u32 lock;    /* life token of the process that sweeps or attaches; 0: free */
+    __u32 rx_program; /* ids */
+    __u32 tx_program;
+};
+
+/* Flows per local port: [0] TCP, [1] UDP, index is the port in host order. A hint only: a count that stays too high after a
+ * crash costs one look-up per frame to that port, never a frame. */
+struct vma_ports {
+    __u32 flows[2][65536];
+};
+
+/* In front of every frame in a data ring. The frame starts VMA_FRAME_OFFSET bytes after this, which puts the IP header
+ * behind the ring's own 8 byte header and the Ethernet header on a multiple of 8. */
+struct vma_frame_meta {
+    __u32 len;
+    __u32 ifindex;
+    __u16 gso_size;
+    __u16 vlan_tci;
+    __u8 ip_summed; /* VMA_SUM_* */
+    __u8 has_vlan;
+    __u8 copied; /* the kernel has this frame too (ICMP errors) */
+    __u8 zero;
+};
+#define VMA_FRAME_OFFSET 18
+#define VMA_FRAME_MAX 66560
+
+/* sk_buff's ip_summed. */
+#define VMA_SUM_NONE 0
+#define VMA_SUM_UNNECESSARY 1
+#define VMA_SUM_COMPLETE 2
+#define VMA_SUM_PARTIAL 3
+
+#ifdef __cplusplus
+static_assert(sizeof(vma_flow_key) == 40 && sizeof(vma_flow) == 16 && sizeof(vma_slot) == 128 &&
+              sizeof(vma_hook_head) <= sizeof(vma_slot) && sizeof(vma_frame_meta) == 16);
+#endif

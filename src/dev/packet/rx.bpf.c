@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: (BSD-3-Clause OR GPL-2.0-only)
+// The packet ring's two programs, both TCX (tcx ingress and egress, Linux 6.6).
+//
+// vma_rx   one per interface for all processes: frames of a steered flow are copied into that ring's BPF ring buffer and end
+//          there; everything else goes on to the kernel untouched.
+// vma_tx   the guard: what the kernel itself sends for a guarded tuple (RST and ACK of a twin that knows nothing) ends here.
+//          The rings' own frames leave by PACKET_QDISC_BYPASS and never pass it.
+#include <linux/bpf.h>
+#include <linux/in.h>
+// after the kernel's types, which these use
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "layout.h"
+
+#define TCX_PASS_ON (-1)  // TCX_NEXT
+#define TCX_DROP 2
+#define FOR_THIS_HOST 0  // PACKET_HOST
+#define IPV4_ETHERTYPE 0x0800
+#define ETHERNET_BYTES 14
+
+char program_license[] SEC("license") = "Dual BSD/GPL";
+
+// Only the one field that __sk_buff does not have; found by name in the running kernel's types.
+struct sk_buff {
+    __u8 ip_summed : 2;
+} __attribute__((preserve_access_index));
+extern void* bpf_cast_to_kern_ctx(void*) __ksym;
+
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __uint(max_entries, VMA_FLOWS);
+    __type(key, struct vma_flow_key);
+    __type(value, struct vma_flow);
+} vma_flows SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(map_flags, BPF_F_MMAPABLE);
+    __uint(max_entries, VMA_SLOTS);
+    __type(key, __u32);
+    __type(value, struct vma_slot);
+} vma_slots SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(map_flags, BPF_F_MMAPABLE);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, struct vma_ports);
+} vma_ports SEC(".maps");
+
+struct ring_shape {
+    __uint(type, BPF_MAP_TYPE_RINGBUF);
+    __uint(max_entries, 4096);
+};
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+    __uint(max_entries, VMA_RING_TABLE);
+    __type(key, __u32);
+    __array(values, struct ring_shape);
+} vma_rings SEC(".maps") = {};
+
+struct ipv4 {
+    __u8 version_ihl, tos;
+    __be16 total_len, id, frag;
+    __u8 ttl, protocol;
+    __be16 check;
+    __be32 src, dst;
+};
+struct ports {
+    __be16 src, dst;
+};
+
+static __always_inline int port_index(__u8 protocol) {
+    return protocol == IPPROTO_TCP ? 0 : protocol == IPPROTO_UDP ? 1 : -1;
+}
+
+// The flow of a tuple, in the order connected, unconnected; null when there is none or its ring is gone.
+static __always_inline struct vma_flow* find_flow(__u8 protocol, __be32 local, __be16 local_port,
+                                                  __be32 remote, __be16 remote_port) {
+    __u32 zero = 0;
+    const int index = port_index(protocol);
+    if (index < 0) return 0;
+    struct vma_ports* ports = bpf_map_lookup_elem(&vma_ports, &zero);
+    if (!ports) return 0;
+    const __u32 used =
+        index ? ports->flows[1][bpf_ntohs(local_port)] : ports->flows[0][bpf_ntohs(local_port)];
+    if (!used) return 0;
+
+    struct vma_flow_key key = {};
+    *(__u16*)&key.local[10] = 0xffff;
+    *(__be32*)&key.local[12] = local;
+    key.local_port = local_port;
+    *(__u16*)&key.remote[10] = 0xffff;
+    *(__be32*)&key.remote[12] = remote;
+    key.remote_port = remote_port;
+    key.protocol = protocol;
+    struct vma_flow* flow = bpf_map_lookup_elem(&vma_flows, &key);
+    if (flow) return flow;
+    __builtin_memset(key.remote, 0, sizeof(key.remote));
+    key.remote_port = 0;
+    return bpf_map_lookup_elem(&vma_flows, &key);
+}
+
+// The live slot of a flow; null after its ring went.
+static __always_inline struct vma_slot* live_slot(const struct vma_flow* flow, __u32* number) {
+    const __u32 slot = flow->slot;
+    struct vma_slot* s = bpf_map_lookup_elem(&vma_slots, &slot);
+    if (!s || slot == 0 || *(volatile __u32*)&s->generation != flow->generation) return 0;
+    *number = slot;
+    return s;
+}
+
+static __always_inline void fill_meta(struct __sk_buff* skb, struct vma_frame_meta* meta, __u32 len,
+                                      int copied) {
+    struct sk_buff* kernel_skb = bpf_cast_to_kern_ctx(skb);
+    meta->len = len;
+    meta->ifindex = skb->ifindex;
+    meta->gso_size = skb->gso_size;
+    meta->vlan_tci = skb->vlan_tci;
+    meta->has_vlan = skb->vlan_present;
+    meta->ip_summed = BPF_CORE_READ_BITFIELD(kernel_skb, ip_summed);
+    meta->copied = copied;
+    meta->zero = 0;
+}
+
+// Wakes the reader if it sleeps. Called after the submit, whose atomic exchange of the record header is a full barrier: either
+// we see `sleeping` or the reader, which looks at the producer position after setting it, sees the record.
+static __always_inline void wake(struct vma_slot* s, __u32 slot) {
+    if (!*(volatile __u32*)&s->sleeping) return;
+    if (!__sync_lock_test_and_set(&s->sleeping, 0)) return;  // another CPU rings
+    const __u32 door = 2 * slot + 1;
+    void* bell = bpf_map_lookup_elem(&vma_rings, &door);
+    if (!bell) return;
+    __u64* ring = bpf_ringbuf_reserve(bell, sizeof(*ring), 0);
+    if (!ring) return;  // full: an unread doorbell keeps the descriptor readable
+    *ring = 0;
+    bpf_ringbuf_submit(ring, BPF_RB_FORCE_WAKEUP);
+    __sync_fetch_and_add(&s->doorbells, 1);
+}
+
+// bpf_ringbuf_reserve takes constant sizes only.
+#define SIZE_CLASS(room)                                                      \
+    if (len <= room) {                                                        \
+        __u8* record = bpf_ringbuf_reserve(ring, VMA_FRAME_OFFSET + room, 0); \
+        if (!record) goto full;                                               \
+        fill_meta(skb, (struct vma_frame_meta*)record, len, copied);          \
+        if (bpf_skb_load_bytes(skb, 0, record + VMA_FRAME_OFFSET, len)) {     \
+            bpf_ringbuf_discard(record, BPF_RB_NO_WAKEUP);                    \
+            return TCX_PASS_ON;                                               \
+        }                                                                     \
+        bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);                         \
+        goto done;                                                            \
+    }
+
+// Copies the frame to the flow's ring. A full ring drops it, as a full socket buffer would.
+static __always_inline int deliver(struct __sk_buff* skb, const struct vma_flow* flow, int copied) {
+    __u32 slot;
+    struct vma_slot* s = live_slot(flow, &slot);
+    if (!s) return TCX_PASS_ON;
+    const __u32 data = 2 * slot;
+    void* ring = bpf_map_lookup_elem(&vma_rings, &data);
+    if (!ring) return TCX_PASS_ON;
+    __u32 len = skb->len;
+    barrier_var(len);
+    if (len < ETHERNET_BYTES) return TCX_PASS_ON;
+    SIZE_CLASS(64)
+    SIZE_CLASS(128)
+    SIZE_CLASS(256)
+    SIZE_CLASS(512)
+    SIZE_CLASS(1024)
+    SIZE_CLASS(2048)
+    SIZE_CLASS(4096)
+    SIZE_CLASS(9216)
+    SIZE_CLASS(16384)
+    SIZE_CLASS(32768)
+    SIZE_CLASS(VMA_FRAME_MAX)
+    if (copied) return TCX_PASS_ON;
+    __sync_fetch_and_add(&s->dropped_long, 1);
+    return TCX_DROP;
+full:
+    if (copied) return TCX_PASS_ON;
+    __sync_fetch_and_add(&s->dropped_full, 1);
+    return TCX_DROP;
+done:
+    wake(s, slot);
+    return copied ? TCX_PASS_ON : TCX_DROP;
+}
+
+// Unreachable, source quench gone, time exceeded, parameter problem: what they quote is a packet that we sent.
+static __always_inline int icmp_error(struct __sk_buff* skb, __u32 offset) {
+    struct {
+        __u8 type, code;
+        __be16 check;
+        __be32 rest;
+        struct ipv4 ip;
+    } __attribute__((packed)) quote;
+    struct ports l4;
+    if (bpf_skb_load_bytes(skb, offset, &quote, sizeof(quote))) return TCX_PASS_ON;
+    if (quote.type != 3 && quote.type != 11 && quote.type != 12) return TCX_PASS_ON;
+    if (quote.ip.protocol != IPPROTO_TCP || quote.ip.version_ihl >> 4 != 4) return TCX_PASS_ON;
+    const __u32 header = (quote.ip.version_ihl & 15) * 4;
+    if (header < 20 || quote.ip.frag & bpf_htons(0x1fff)) return TCX_PASS_ON;
+    if (bpf_skb_load_bytes(skb, offset + 8 + header, &l4, sizeof(l4))) return TCX_PASS_ON;
+    struct vma_flow* flow = find_flow(IPPROTO_TCP, quote.ip.src, l4.src, quote.ip.dst, l4.dst);
+    if (!flow) return TCX_PASS_ON;
+    return deliver(skb, flow, 1);
+}
+
+SEC("tc") int vma_rx(struct __sk_buff* skb) {
+    struct {
+        struct ipv4 ip;
+        struct ports l4;
+    } __attribute__((packed)) head;
+    // Looped multicast (pkt_type 5) comes without an Ethernet header; other types have other receivers besides us.
+    if (skb->pkt_type != FOR_THIS_HOST || skb->protocol != bpf_htons(IPV4_ETHERTYPE))
+        return TCX_PASS_ON;
+    if (skb->vlan_present && (skb->vlan_tci & 0xfff)) return TCX_PASS_ON;
+    const void *data = (void*)(long)skb->data, *end = (void*)(long)skb->data_end;
+    if (data + ETHERNET_BYTES + sizeof(head) <= end)
+        __builtin_memcpy(&head, data + ETHERNET_BYTES, sizeof(head));
+    else if (bpf_skb_load_bytes(skb, ETHERNET_BYTES, &head, sizeof(head)))
+        return TCX_PASS_ON;
+    const __u32 header = (head.ip.version_ihl & 15) * 4;
+    if (head.ip.version_ihl >> 4 != 4 || header < 20) return TCX_PASS_ON;
+    // Any fragment: ports are in the first one only, and the kernel puts the datagram together for the twin.
+    if (head.ip.frag & bpf_htons(0x3fff)) return TCX_PASS_ON;
+    if (head.ip.src == head.ip.dst) return TCX_PASS_ON;
+    if (head.ip.protocol == IPPROTO_ICMP) return icmp_error(skb, ETHERNET_BYTES + header);
+    if (port_index(head.ip.protocol) < 0) return TCX_PASS_ON;
+    if (header > 20 && bpf_skb_load_bytes(skb, ETHERNET_BYTES + header, &head.l4, sizeof(head.l4)))
+        return TCX_PASS_ON;
+    struct vma_flow* flow =
+        find_flow(head.ip.protocol, head.ip.dst, head.l4.dst, head.ip.src, head.l4.src);
+    if (!flow) return TCX_PASS_ON;
+    return deliver(skb, flow, 0);
+}
+
+SEC("tc") int vma_tx(struct __sk_buff* skb) {
+    struct {
+        struct ipv4 ip;
+        struct ports l4;
+    } __attribute__((packed)) head;
+    __u32 slot;
+    if (skb->protocol != bpf_htons(IPV4_ETHERTYPE)) return TCX_PASS_ON;
+    if (bpf_skb_load_bytes(skb, ETHERNET_BYTES, &head, sizeof(head))) return TCX_PASS_ON;
+    const __u32 header = (head.ip.version_ihl & 15) * 4;
+    if (head.ip.protocol != IPPROTO_TCP || header < 20 || head.ip.frag & bpf_htons(0x1fff))
+        return TCX_PASS_ON;
+    if (header > 20 && bpf_skb_load_bytes(skb, ETHERNET_BYTES + header, &head.l4, sizeof(head.l4)))
+        return TCX_PASS_ON;
+    struct vma_flow* flow =
+        find_flow(IPPROTO_TCP, head.ip.src, head.l4.src, head.ip.dst, head.l4.dst);
+    if (!flow || !(flow->flags & VMA_FLOW_GUARDED) || !live_slot(flow, &slot)) return TCX_PASS_ON;
+    return TCX_DROP;
+}
