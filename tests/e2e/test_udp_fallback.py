@@ -121,7 +121,7 @@ class Garbage(case.NetCase):
         self.assertGreater(sent, 150_000)
         self.assertTrue(server.running(), server.out)
         before = self.b.counters("Udp")["InDatagrams"]
-        done = self.a.run(["sockperf", "pp", "-i", self.b.ip, "-p", str(sockperf.PORT), "-t", "1"], cpu=0)
+        done = self.a.run(["sockperf", "pp", "-i", self.b.ip, "-p", str(sockperf.PORT), "-t", "2"], cpu=0)
         moved = self.b.counters("Udp")["InDatagrams"] - before
         result = sockperf.parse("pp", done.rc, done.out, server.stop(), server.out)
         self.assertEqual((result.client_rc, result.server_rc, result.dropped), (0, 0, 0), result.text)

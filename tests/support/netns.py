@@ -100,7 +100,7 @@ class Process:
 
     def __init__(self, argv, cwd=None, stdin=subprocess.DEVNULL):
         environ = {k: v for k, v in os.environ.items()
-                   if k != "LD_PRELOAD" and (not k.startswith("VMA_") or k.startswith("VMA_TEST_"))}
+                   if k != "LD_PRELOAD" and not k.startswith("VMA_")}
         self.argv = argv
         self._text = []
         self._news = threading.Condition()

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/arena.h"
+#include "base/rng.h"
 #include "pkt/pool.h"
 #include "stack/tcp/steps.h"
 #include "stack/tcp/tcp.h"
