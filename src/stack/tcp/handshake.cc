@@ -61,17 +61,33 @@ void take_syn_options(Tcb& t, const TcpOptions& o, Instant now) {
 
 }  // namespace
 
-void negotiated(Tcb& t, uint16_t peer_mss) {
-    if (!t.snd.scaling) t.snd.wscale = t.rcv.wscale = 0;
-    // RFC 9293 MUST-15: 536 when the peer said nothing; a floor of 48 (Linux's tcp_min_snd_mss) against an MSS of 1.
-    t.snd.peer_mss = peer_mss;
-    uint32_t mss = std::min<uint32_t>(peer_mss, t.cfg.mss);
+namespace {
+
+// RFC 9293 section 3.7.1, MUST-16, with the options of every segment taken off. The floor of 48 (Linux's tcp_min_snd_mss)
+// is against a peer that says 1.
+uint16_t effective_mss(const Tcb& t) {
+    uint32_t mss = std::min<uint32_t>(t.snd.peer_mss, t.cfg.mss);
     if (t.cfg.max_seg) mss = std::min<uint32_t>(mss, t.cfg.max_seg);
     if (t.ts.on) mss = mss > 60 ? mss - 12 : 48;
-    t.snd.mss = uint16_t(std::max<uint32_t>(mss, 48));
-    t.ack.rcv_mss = uint16_t(
-        std::max<uint32_t>(std::min<uint32_t>({t.cfg.mss, peer_mss, t.rcv.buffer / 2u}), 88u));
-    t.ack.rcv_mss = std::min<uint16_t>(t.ack.rcv_mss, 536);
+    return uint16_t(std::max<uint32_t>(mss, 48));
+}
+
+}  // namespace
+
+void path_mss_changed(Tcb& t, uint16_t mss, Actions& out) {
+    t.cfg.mss = mss;
+    if (!t.synchronised()) return;  // negotiated() will look
+    t.snd.mss = effective_mss(t);
+    t.cc.cwnd = std::max<uint32_t>(t.cc.cwnd, t.snd.mss);
+    out.set(kOutput);
+}
+
+void negotiated(Tcb& t, uint16_t peer_mss) {
+    if (!t.snd.scaling) t.snd.wscale = t.rcv.wscale = 0;
+    t.snd.peer_mss = peer_mss;
+    t.snd.mss = effective_mss(t);
+    t.ack.rcv_mss = uint16_t(std::clamp<uint32_t>(
+        std::min<uint32_t>({t.cfg.mss, peer_mss, t.rcv.buffer / 2u}), 88, 536));
     t.cc.cwnd = t.cc.kind == CcKind::none ? kMaxCwnd : initial_window(t.snd.mss);
     t.out.start = t.snd.iss + 1;
     t.snd.sml = t.snd.pushed = t.snd.iss + 1;

@@ -49,7 +49,8 @@ ListenVerdict on_syn(const ListenState& listener, const TcpConfig& cfg, const Se
         v.reason = DropReason::tcp_state;
         return v;
     }
-    if (listener.full() || listener.half_open >= std::max<uint32_t>(listener.backlog, 8)) {
+    if (listener.full() ||
+        listener.half_open >= std::max(listener.backlog, listener.max_half_open)) {
         v.reason = DropReason::tcp_backlog;
         return v;
     }

@@ -61,8 +61,8 @@ bool plan_syn(Tcb& t, Instant now, SegmentPlan& p) {
     p.head = syn_head(t, synack, now);
     p.retransmission = t.timers.retries > 0;
     if (t.board.head == nullptr) {
-        // Out of memory: the RTO tries again.
-        if (!t.board.sent(*t.memory, t.snd.iss, t.snd.iss + 1, now, 0)) t.syn_due = true;
+        // The range is only for the RTT sample: without memory the SYN goes out all the same.
+        (void)t.board.sent(*t.memory, t.snd.iss, t.snd.iss + 1, now, 0);
     } else if (p.retransmission) {
         t.board.head->ever_retransmitted = true;
     }

@@ -183,12 +183,11 @@ Verdict take_text(Tcb& t, SegView& seg, Instant now, Actions& out) {
     return Verdict::go_on();
 }
 
-Verdict check_fin(Tcb& t, const SegView& seg, Instant now, Actions& out) {
+Verdict check_fin(Tcb& t, const SegView& seg, Seq text_end, Instant now, Actions& out) {
     if (seg.has(kFin) && !t.rcv.fin_seen) {
-        // text_end() is past what take_text cut off at the window, hence the bound.
-        const Seq fin = seg.text_end();
-        if (fin >= t.rcv.nxt && fin <= Seq::max(t.rcv.adv, t.rcv.nxt)) {
-            t.rcv.fin = fin;
+        // Beyond the window it is not known yet: the text in front of it was cut off, and comes again with it.
+        if (text_end >= t.rcv.nxt && text_end <= Seq::max(t.rcv.adv, t.rcv.nxt)) {
+            t.rcv.fin = text_end;
             t.rcv.fin_seen = true;
         }
     }

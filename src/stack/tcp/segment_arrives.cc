@@ -198,11 +198,12 @@ Verdict segment_arrives_slow(Tcb& t, SegView& seg, Instant now, Actions& out) {
     if (v.kind == Verdict::Continue) {
         t.timers.last_rcv = now;
         t.timers.keepalives = 0;
+        const Seq text_end = seg.text_end();  // take_text() cuts at the window
         check_urg(t, seg, out);
         v = take_text(t, seg, now, out);
         // A FIN counts even when the text in front of it was a duplicate.
         if (v.kind != Verdict::Reply && t.state != State::CLOSED) {
-            const Verdict fin = check_fin(t, seg, now, out);
+            const Verdict fin = check_fin(t, seg, text_end, now, out);
             if (v.kind == Verdict::Continue) v = fin;
         }
     }

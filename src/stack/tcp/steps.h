@@ -20,7 +20,8 @@ void rearm_rto(Tcb& t, Instant now);
 
 // receive.cc
 Verdict take_text(Tcb& t, SegView& seg, Instant now, Actions& out);
-Verdict check_fin(Tcb& t, const SegView& seg, Instant now, Actions& out);
+// text_end: SEG.SEQ + text length as they arrived, the number of a FIN.
+Verdict check_fin(Tcb& t, const SegView& seg, Seq text_end, Instant now, Actions& out);
 // Text that starts at RCV.NXT and fits the window.
 Verdict take_in_order(Tcb& t, SegView& seg, Instant now, Actions& out);
 // Window field of the next segment; moves RCV.ADV.

@@ -171,7 +171,6 @@ struct Tcb {
     bool passive = false;        // came from a listener
     bool rst_due = false;        // abort: next_segment() emits the RST
     bool syn_due = false;        // SYN or SYN-ACK to (re)send
-    bool syn_acked = false;      // SYN_RECEIVED by simultaneous open: reply with SYN-ACK
     int error = 0;               // errno value that ended the connection
     Endpoint local, remote;
     TcpMemory* memory = nullptr;
@@ -240,9 +239,10 @@ struct TimeWait {
 
 // What the caller counts for one listener.
 struct ListenState {
-    uint32_t half_open = 0;                               // HalfOpen records
-    uint32_t accept_queue = 0;                            // established, not accepted
-    uint32_t backlog = 0;                                 // listen(2) argument, clamped
+    uint32_t half_open = 0;         // HalfOpen records
+    uint32_t accept_queue = 0;      // established, not accepted
+    uint32_t backlog = 0;           // listen(2) argument, clamped
+    uint32_t max_half_open = 1024;  // tcp_max_syn_backlog; the seam for SYN cookies
     bool full() const { return accept_queue > backlog; }  // Linux's sk_acceptq_is_full
 };
 

@@ -11,7 +11,6 @@
 // All calls on one Tcb are made under its shard's lease. None blocks, allocates outside of TcpMemory, or calls back.
 #pragma once
 
-#include "base/rng.h"
 #include "stack/tcp/tcb.h"
 
 namespace vma::tcp {
@@ -108,6 +107,9 @@ void abort(Tcb& t, int error, Actions& out);
 void config_changed(Tcb& t, Instant now, Actions& out);
 // SO_RCVBUF / SO_SNDBUF as bytes of text.
 void set_buffers(Tcb& t, uint32_t send, uint32_t receive, bool fixed);
+// The path takes segments of at most `mss` bytes of payload with no options counted (path MTU less 40 or 60). What is in
+// flight is cut anew when it is repeated.
+void path_mss_changed(Tcb& t, uint16_t mss, Actions& out);
 // ICMP or local error already judged hard by the caller: fails a connection that is opening.
 void fail(Tcb& t, int error, Actions& out);
 // Gives queues and blocks back. The Tcb may then be freed or used for a new connection after reset to Tcb{}.

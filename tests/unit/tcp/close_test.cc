@@ -96,6 +96,21 @@ TEST(Close, FinWaitsForRoomAndForGaps) {
     EXPECT_EQ(c.receive(), "abcd");
 }
 
+TEST(Close, FinBehindTextCutByTheWindowIsNotTaken) {
+    Conn c;
+    c.cfg.receive_buffer = c.cfg.receive_buffer_max = 4000;
+    c.established();
+    c.recv({5001, 1001, kFin | kAck, std::string(5000, 'x')});
+    EXPECT_EQ(c.t.state, State::ESTABLISHED);
+    EXPECT_EQ(c.receive().size(), 4000u);
+    EXPECT_FALSE(at_eof(c.t));
+    c.pull_all();
+    c.recv({9001, 1001, kFin | kAck, std::string(1000, 'x')});
+    EXPECT_EQ(c.t.state, State::CLOSE_WAIT);
+    EXPECT_EQ(c.receive().size(), 1000u);
+    EXPECT_TRUE(at_eof(c.t));
+}
+
 TEST(Close, LostFinIsRepeated) {
     for (auto setup : {&Conn::fin_wait_1, &Conn::closing, &Conn::last_ack}) {
         Conn c;

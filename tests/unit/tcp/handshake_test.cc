@@ -281,6 +281,7 @@ TEST(PassiveOpen, ListenerRefusesWhatIsNoRequest) {
     EXPECT_EQ(l.offer(l.syn).reason, DropReason::tcp_backlog);
     l.state.accept_queue = 8;
     EXPECT_EQ(l.offer(l.syn).kind, ListenVerdict::half_open);
+    l.state.max_half_open = 4;
     l.state.half_open = 8;
     EXPECT_EQ(l.offer(l.syn).reason, DropReason::tcp_backlog);
 }

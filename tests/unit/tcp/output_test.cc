@@ -298,6 +298,29 @@ TEST(Buffer, FullSendBufferTakesPart) {
     EXPECT_EQ(unacked_bytes(c.t), 5000u);
 }
 
+TEST(PathMss, FlightIsCutAnew) {
+    Conn c;
+    c.established(1460);
+    c.send(letters(2920));
+    EXPECT_EQ(c.pull_all().size(), 2u);
+    path_mss_changed(c.t, 1000, c.fresh());
+    std::vector<Seg> out;
+    c.pass(Duration::millis(300), &out);
+    ASSERT_EQ(out.size(), 1u);
+    EXPECT_EQ(out[0].text, letters(2920).substr(0, 1000));
+    c.recv({5001, 2001, kAck});
+    std::string rest;
+    for (auto& s : c.pull_all()) {
+        EXPECT_LE(s.text.size(), 1000u);
+        rest += s.text;
+    }
+    c.recv({5001, 3001, kAck});
+    for (auto& s : c.pull_all()) rest += s.text;
+    c.recv({5001, 3921, kAck});
+    EXPECT_EQ(rest, letters(2920).substr(1000));
+    EXPECT_EQ(unacked_bytes(c.t), 0u);
+}
+
 TEST(Idle, WindowRestartsAfterIdle) {
     // RFC 5681 section 4.1, RFC 2861 as Linux: halved per RTO, not below the initial window.
     Conn c;
