@@ -155,6 +155,14 @@ bool may_send_short(const Tcb& t) {
     return t.cfg.nodelay || !(t.snd.sml > t.snd.una && t.snd.sml <= t.snd.nxt);
 }
 
+// Super-frames cost per frame, not per byte: with enough in flight that an ACK is coming anyway, wait until a third of the
+// window can go at once (Linux's rule, tcp_tso_win_divisor) instead of following the ACK clock segment by segment.
+bool better_later(const Tcb& t, uint32_t limit, uint32_t unsent, uint32_t mss) {
+    if (t.loss.state != Recovery::open || t.flight() == 0 || limit >= unsent) return false;
+    const uint32_t third = std::min(t.snd.wnd, t.cc.cwnd) / 3;
+    return limit < plan_limit(t, mss) && limit < third;
+}
+
 // Bytes of new text to send now; sets the reason's traces (cwnd limited) when it is none.
 uint32_t new_text(Tcb& t, uint32_t mss) {
     const uint32_t unsent = uint32_t(t.write_seq() - t.snd.nxt);
@@ -169,6 +177,7 @@ uint32_t new_text(Tcb& t, uint32_t mss) {
         t.loss.limited_at = t.snd.nxt;
         if (n == 0) return 0;
     }
+    if (better_later(t, std::min(quota, uint32_t(window)), unsent, mss)) return 0;
     const uint32_t tail = n % mss;
     if (tail == 0) return n;
     if (n == unsent) return may_send_short(t) ? n : n - tail;
