@@ -27,7 +27,7 @@ struct Chance {
 struct WireConfig {
     Duration latency{};  // 0: a frame arrives while it is sent
     Duration jitter{};   // up to this much more
-    Chance lose, duplicate, reorder, corrupt;
+    Chance lose{}, duplicate{}, reorder{}, corrupt{};
     Duration reorder_delay = Duration::millis(1);  // of a frame that is overtaken
     uint32_t mtu = 1500;
     uint32_t max_gso_bytes = 65521;
