@@ -155,16 +155,23 @@ bool may_send_short(const Tcb& t) {
     return t.cfg.nodelay || !(t.snd.sml > t.snd.una && t.snd.sml <= t.snd.nxt);
 }
 
-// Super-frames cost per frame, not per byte: with enough in flight that an ACK is coming anyway, wait until a third of the
-// window can go at once (Linux's rule, tcp_tso_win_divisor) instead of following the ACK clock segment by segment.
-bool better_later(const Tcb& t, uint32_t limit, uint32_t unsent, uint32_t mss) {
-    if (t.loss.state != Recovery::open || t.flight() == 0 || limit >= unsent) return false;
-    const uint32_t third = std::min(t.snd.wnd, t.cc.cwnd) / 3;
-    return limit < plan_limit(t, mss) && limit < third;
+// Super-frames cost per frame, not per byte: with an ACK about to come anyway, wait until a worthwhile piece can go at once
+// instead of following the ACK clock segment by segment. Worthwhile is what the path carries in a millisecond (as Linux
+// sizes its frames), but no more than an eighth of the window: waiting leaves the path idle by half of that.
+bool better_later(const Tcb& t, uint32_t limit, uint32_t unsent, uint32_t mss, Instant now) {
+    const uint32_t most = plan_limit(t, mss);
+    if (most == mss || limit >= unsent || t.board.head == nullptr || !t.rtt.has_sample())
+        return false;
+    if (t.loss.state != Recovery::open) return false;
+    const uint32_t window = std::min(t.snd.wnd, t.cc.cwnd);
+    const uint64_t per_ms = uint64_t(window) * 1000000 / uint64_t(t.rtt.srtt.ns);
+    const uint64_t piece =
+        std::min<uint64_t>({most, std::max<uint64_t>(2 * mss, per_ms), window / 8});
+    return piece > 2 * mss && limit < piece && now - t.board.head->sent >= t.rtt.srtt / 2;
 }
 
 // Bytes of new text to send now; sets the reason's traces (cwnd limited) when it is none.
-uint32_t new_text(Tcb& t, uint32_t mss) {
+uint32_t new_text(Tcb& t, uint32_t mss, Instant now) {
     const uint32_t unsent = uint32_t(t.write_seq() - t.snd.nxt);
     const int64_t window = int64_t(t.snd.una + t.snd.wnd - t.snd.nxt);
     if (unsent == 0 || window <= 0) return 0;
@@ -177,7 +184,7 @@ uint32_t new_text(Tcb& t, uint32_t mss) {
         t.loss.limited_at = t.snd.nxt;
         if (n == 0) return 0;
     }
-    if (better_later(t, std::min(quota, uint32_t(window)), unsent, mss)) return 0;
+    if (better_later(t, std::min(quota, uint32_t(window)), unsent, mss, now)) return 0;
     const uint32_t tail = n % mss;
     if (tail == 0) return n;
     if (n == unsent) return may_send_short(t) ? n : n - tail;
@@ -195,7 +202,7 @@ bool plan_text(Tcb& t, Instant now, SegmentPlan& p) {
             cc_algorithm(t.cc.kind).restart(t.cc, idle, t.rtt.rto, t.snd.mss, now);
     }
     const uint32_t mss = t.snd.mss - sack_bytes(t);
-    uint32_t n = new_text(t, mss);
+    uint32_t n = new_text(t, mss, now);
     fill_payload(t, p, t.snd.nxt, n, mss);
     if (p.payload_len < n && p.payload_len > mss) {
         // More slices than a plan holds: whole segments of what fits.
