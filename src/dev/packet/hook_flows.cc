@@ -39,7 +39,7 @@ Result<uint32_t> Hook::claim(int data_ring, int doorbell_ring) {
         uint32_t free = 0;
         if (!std::atomic_ref(s.owner).compare_exchange_strong(free, token_)) continue;
         s.sleeping = 0;
-        s.dropped_full = s.dropped_long = s.doorbells = s.copies = 0;
+        s.dropped_full = s.dropped_long = s.doorbells = 0;
         s.pid = uint32_t(sys::getpid());
         const uint32_t keys[2] = {2 * n, 2 * n + 1};
         const int32_t fds[2] = {data_ring, doorbell_ring};

@@ -44,8 +44,7 @@ struct vma_slot {
     __u64 dropped_full;
     __u64 dropped_long;
     __u64 doorbells;
-    __u64 copies; /* ICMP errors copied */
-    __u64 zero2[4];
+    __u64 zero2[5];
 };
 
 /* Lies over entry 0 of the slot table. */

@@ -190,7 +190,7 @@ done:
     return copied ? TCX_PASS_ON : TCX_DROP;
 }
 
-// Unreachable, source quench gone, time exceeded, parameter problem: what they quote is a packet that we sent.
+// Unreachable, time exceeded, parameter problem: what they quote is a packet that we sent.
 static __always_inline int icmp_error(struct __sk_buff* skb, __u32 offset) {
     struct {
         __u8 type, code;

@@ -353,6 +353,101 @@ TEST_F(PacketRingTest, the_guard_keeps_the_kernels_resets_from_the_wire) {
     EXPECT_GT(answers.resets, 0u) << "without the flow the kernel answers: the test can see it";
 }
 
+// What quotes a packet of a steered TCP flow is copied to the ring and still reaches the kernel.
+TEST_F(PacketRingTest, icmp_errors_come_as_copies) {
+    Pool pools[2];
+    std::string why;
+    auto a = open_ring(veth->a(), pools[0].pool, &why);
+    ASSERT_TRUE(a) << why;
+    std::unique_ptr<Ring> sender(*a);
+    auto b = open_ring(veth->b(), pools[1].pool, &why);
+    ASSERT_TRUE(b) << why;
+    std::unique_ptr<Ring> owned(*b);
+    ASSERT_TRUE(owned->steer(flow(7001, 9001, IPPROTO_TCP)));
+    int raw;
+    {
+        Inside here(veth->b());
+        raw = socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_ICMP);
+    }
+    ASSERT_GE(raw, 0);
+    auto error_about = [&](uint8_t type, uint16_t local_port, uint8_t protocol) {
+        FrameSpec ours = to_b(9001, local_port, 0);
+        std::swap(ours.src.addr, ours.dst.addr);
+        ours.src.port = local_port;
+        ours.dst.port = 9001;
+        ours.protocol = protocol;
+        const Frame quoted = build_frame(ours);
+        Frame f = build_frame(to_b(0, 0, 28));  // 8 bytes of UDP header become the ICMP header
+        f.bytes[23] = IPPROTO_ICMP;
+        store_be16(&f.bytes[24], 0);
+        store_be16(&f.bytes[24], uint16_t(~add_words(&f.bytes[14], 20, 0)));
+        uint8_t* icmp = &f.bytes[34];
+        std::memset(icmp, 0, 8);
+        icmp[0] = type;
+        icmp[1] = type == 3 ? 4 : 0;
+        std::memcpy(icmp + 8, &quoted.bytes[14], 28);
+        store_be16(icmp + 2, uint16_t(~add_words(icmp, 36, 0)));
+        ASSERT_EQ(send_one(*sender, f.plain()), 0);
+    };
+    for (uint8_t type : {uint8_t(3), uint8_t(11), uint8_t(12)}) {
+        error_about(type, 7001, IPPROTO_TCP);
+        auto got = receive(*owned, 1);
+        ASSERT_EQ(got.size(), 1u) << int(type);
+        EXPECT_EQ(got[0]->data[34], type);
+        uint8_t buffer[200];
+        ASSERT_TRUE(readable(raw, 2000)) << "the kernel has it too";
+        ASSERT_GT(recv(raw, buffer, sizeof(buffer), 0), 28);
+    }
+    error_about(8, 7001, IPPROTO_TCP);  // an echo request that happens to carry such bytes
+    error_about(3, 7002, IPPROTO_TCP);  // another connection
+    error_about(3, 7001, IPPROTO_UDP);  // UDP sockets hear of it from the kernel
+    EXPECT_EQ(drain(*owned), 0u);
+    close(raw);
+}
+
+TEST_F(PacketRingTest, only_untagged_and_priority_tagged_frames_are_taken) {
+    Pool pools[2];
+    std::string why;
+    auto a = open_ring(veth->a(), pools[0].pool, &why);
+    ASSERT_TRUE(a) << why;
+    std::unique_ptr<Ring> sender(*a);
+    auto b = open_ring(veth->b(), pools[1].pool, &why);
+    ASSERT_TRUE(b) << why;
+    std::unique_ptr<Ring> owned(*b);
+    ASSERT_TRUE(owned->steer(flow(7000)));
+    auto send_tagged = [&](uint16_t tci) {
+        Frame f = build_frame(to_b(9000, 7000));
+        const uint8_t tag[4] = {0x81, 0, uint8_t(tci >> 8), uint8_t(tci)};
+        f.bytes.insert(f.bytes.begin() + 12, tag, tag + 4);
+        f.head = uint16_t(f.head + 4);
+        ASSERT_EQ(send_one(*sender, f.plain()), 0);
+    };
+    send_tagged(5);
+    send_tagged(0x6005);
+    EXPECT_EQ(drain(*owned), 0u);
+    send_tagged(0x6000);
+    auto got = receive(*owned, 1);
+    ASSERT_EQ(got.size(), 1u);
+    EXPECT_TRUE(got[0]->meta.has_vlan);
+    EXPECT_EQ(got[0]->meta.vlan_tci, 0x6000);
+    EXPECT_EQ(load_be16(got[0]->data + 12), 0x0800) << "the tag is beside the frame";
+
+    FrameSpec other = to_b(9000, 7000);
+    other.to = {2, 9, 9, 9, 9, 9};
+    Frame f = build_frame(other);
+    ASSERT_EQ(send_one(*sender, f.plain()), 0);
+    other = to_b(9000, 7000);
+    other.src.addr = other.dst.addr;
+    f = build_frame(other);
+    ASSERT_EQ(send_one(*sender, f.plain()), 0);
+    EXPECT_EQ(drain(*owned), 0u) << "somebody else's MAC, or our own address as the source";
+    FrameSpec options = to_b(9000, 7000);
+    options.ip_option_words = 10;
+    f = build_frame(options);
+    ASSERT_EQ(send_one(*sender, f.plain()), 0);
+    EXPECT_EQ(receive(*owned, 1).size(), 1u) << "IP options";
+}
+
 TEST_F(PacketRingTest, twenty_processes_share_one_program) {
     constexpr unsigned kProcesses = 20, kFrames = 50;
     Pool pool;
