@@ -29,6 +29,9 @@ pthread_t g_thread;
 std::atomic<bool> g_running{false};
 std::atomic<bool> g_stop{false};
 std::atomic<uint32_t> g_ended{0};
+// When the thread will wake by itself; 0 while it is awake. A deadline this close to it does not deserve a wake-up.
+std::atomic<int64_t> g_wakes_at{0};
+constexpr Duration kSlack = Duration::millis(4);
 thread_local bool t_internal = false;
 
 // One turn: returns the shards that need our eyes on their ring fd while we sleep.
@@ -76,6 +79,8 @@ void turn(Instant& next_housekeeping) {
     const Instant now = monotonic_now();
     const Instant look = now + (attendance.active ? kAttendEvery : kAttendIdle);
     if (look < due) due = look;
+    for (Shard* shard : Runtime::shards())
+        if (shard->deadline() < due) due = shard->deadline();
     unsigned armed = 0;
     bool pending = false;
     for (; armed < attendance.armed; armed++) {
@@ -90,7 +95,12 @@ void turn(Instant& next_housekeeping) {
         Duration left = due - now;
         if (left.ns < 0) left = {};
         const timespec ts{left.ns / 1000000000, left.ns % 1000000000};
-        sys::ppoll(fds, count, &ts);
+        g_wakes_at.store(due.ns, std::memory_order_seq_cst);
+        // A deadline set between the look above and the store did not poke: look again.
+        bool earlier = false;
+        for (Shard* shard : Runtime::shards()) earlier |= shard->deadline() + kSlack < due;
+        if (!earlier) sys::ppoll(fds, count, &ts);
+        g_wakes_at.store(0, std::memory_order_relaxed);
     }
     for (unsigned i = 0; i < armed; i++) {
         attendance.shards[i]->disarm();
@@ -100,10 +110,10 @@ void turn(Instant& next_housekeeping) {
         uint64_t drained;
         sys::read(g_control.fd(), &drained, sizeof drained);
     }
-    Runtime::for_each_space([&](NetSpace& space) {
-        space.monitor().process();
-        if (space.policy()) space.policy()->process();
-    });
+    bool network = monotonic_now() >= due;
+    for (nfds_t i = 1; i < count; i++) network |= fds[i].revents != 0;
+    if (network) Runtime::follow_network();
+    for (Shard* shard : Runtime::shards()) shard->run_deadlines();
     Runtime::tick();
     if (monotonic_now() >= next_housekeeping) {
         next_housekeeping = monotonic_now() + kHousekeeping;
@@ -170,6 +180,11 @@ void InternalThread::poke() {
     if (!g_running.load(std::memory_order_acquire)) return;
     const uint64_t one = 1;
     sys::write(g_control.fd(), &one, sizeof one);
+}
+
+void InternalThread::wake_by(Instant at) {
+    const int64_t wakes = g_wakes_at.load(std::memory_order_seq_cst);
+    if (wakes != 0 && at.ns + kSlack.ns < wakes && !t_internal) poke();
 }
 
 void InternalThread::stop() {

@@ -83,6 +83,7 @@ Shard* open_shard_on(const Interface& interface, const Options& options, Reason*
     parts.mac = interface.mac;
     parts.ring_kind = "packet";
     parts.secret = random_secret();
+    parts.secret2 = random_secret();
     Shard* shard = Shard::make(parts);
     if (shard == nullptr) {
         delete *ring;

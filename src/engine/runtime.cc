@@ -277,6 +277,16 @@ void Runtime::tick() {
     if (auto* fn = state().tick.load(std::memory_order_acquire)) fn();
 }
 
+void Runtime::follow_network() {
+    for_each_space([](NetSpace& space) {
+        const uint64_t neighbors = space.monitor().neighbor_generation();
+        space.monitor().process();
+        if (space.policy()) space.policy()->process();
+        if (neighbors == space.monitor().neighbor_generation()) return;
+        for (Shard* shard : shards()) shard->neighbors_changed();
+    });
+}
+
 void Runtime::housekeeping() {
     if (!shards().empty()) sweep_packet_rings();
 }

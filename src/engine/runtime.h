@@ -83,6 +83,7 @@ class Runtime {
     // For the internal thread.
     static void tick();
     static void housekeeping();
+    static void follow_network();
     template <class Fn>
     static void for_each_space(Fn&& fn) {
         for (unsigned i = 0, n = space_count(); i < n; i++) fn(*space(i));

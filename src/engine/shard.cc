@@ -1,5 +1,7 @@
 #include "engine/shard.h"
 
+#include <netinet/in.h>
+
 #include <array>
 #include <new>
 
@@ -7,6 +9,17 @@
 #include "engine/internal_thread.h"
 
 namespace vma {
+namespace {
+
+// The IP protocol of an IPv4 frame with or without a tag; 0 for anything else (the UDP path counts why).
+uint8_t protocol_of(const PacketBuf& frame) {
+    uint32_t at = 12;
+    if (frame.len < 38) return 0;
+    if (load_be16(frame.data + at) == 0x8100) at += 4;
+    return load_be16(frame.data + at) == 0x0800 ? frame.data[at + 2 + 9] : 0;
+}
+
+}  // namespace
 
 ReadySink* Shard::sink_ = nullptr;
 
@@ -17,6 +30,11 @@ Shard* Shard::make(const Parts& parts) {
     auto* ids = arena.make<IpIdCounters>(parts.secret ^ 0x5bd1e995u);
     if (lease == nullptr || udp == nullptr || ids == nullptr) return nullptr;
     auto* shard = new Shard;
+    shard->tcp_ = arena.make<TcpEngine>(arena, *shard, IsnSecret{parts.secret, parts.secret2});
+    if (shard->tcp_ == nullptr) {
+        delete shard;
+        return nullptr;
+    }
     shard->arena_ = parts.arena;
     shard->lease_ = lease;
     shard->pool_ = parts.pool;
@@ -38,13 +56,52 @@ unsigned Shard::poll() {
         polls_.store(polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     std::array<Packet, kBatch> batch;
     const unsigned n = ring_->recv(batch);
-    if (n == 0) return 0;
+    if (n == 0) {
+        // Deadlines of connections are looked at now and then also while nothing arrives.
+        if (++empty_polls_ % 64 == 0 && tcp_->next_deadline() != Instant::never()) {
+            const Instant now = monotonic_now();
+            if (tcp_->next_deadline() <= now) tcp_->run_deadlines(now);
+        }
+        return 0;
+    }
     const Instant now = monotonic_now();
-    const int64_t realtime = realtime_ns();
-    for (unsigned i = 0; i < n; i++) udp_input(*udp_, std::move(batch[i]), now, realtime);
+    int64_t realtime = 0;
+    bool tcp = false;
+    for (unsigned i = 0; i < n; i++) {
+        switch (protocol_of(*batch[i])) {
+            case IPPROTO_TCP:
+            case IPPROTO_ICMP:
+                tcp_->input(std::move(batch[i]), now);
+                tcp = true;
+                break;
+            default:
+                if (realtime == 0) realtime = realtime_ns();
+                udp_input(*udp_, std::move(batch[i]), now, realtime);
+        }
+    }
     while (UdpEndpoint* endpoint = udp_->fresh.pop_front())
         if (sink_) sink_->udp_ready(*endpoint);
+    if (tcp) tcp_->flush(now);
+    if (tcp_->next_deadline() <= now) tcp_->run_deadlines(now);
     return n;
+}
+
+void Shard::run_deadlines() {
+    const Instant now = monotonic_now();
+    if (deadline() > now) return;
+    LeaseGuard guard(*lease_);
+    tcp_->run_deadlines(now);
+    deadline_ns_.store(tcp_->next_deadline().ns, std::memory_order_release);
+}
+
+void Shard::deadline_moved(Instant at) {
+    deadline_ns_.store(at.ns, std::memory_order_release);
+    InternalThread::wake_by(at);
+}
+
+void Shard::neighbors_changed() {
+    LeaseGuard guard(*lease_);
+    tcp_->neighbors_changed(monotonic_now());
 }
 
 bool Shard::progress() {

@@ -13,6 +13,7 @@
 #include "base/lease.h"
 #include "base/own_fd.h"
 #include "dev/ring.h"
+#include "engine/tcp_engine.h"
 #include "pkt/pool.h"
 #include "stack/ip_id.h"
 #include "stack/udp_input.h"
@@ -38,7 +39,7 @@ class Shard {
         int ifindex = 0;
         MacAddr mac{};
         const char* ring_kind = "";
-        uint64_t secret = 0;  // random; keys of the tables
+        uint64_t secret = 0, secret2 = 0;  // random; keys of the tables, initial sequence numbers
     };
     // Null when the arena is full.
     static Shard* make(const Parts& parts);
@@ -46,6 +47,7 @@ class Shard {
     Lease& lease() { return *lease_; }
     PacketPool& pool() { return *pool_; }
     UdpStack& udp() { return *udp_; }
+    TcpEngine& tcp() { return *tcp_; }
     IpIdCounters& ip_ids() { return *ip_ids_; }
     const RingCaps& caps() const { return caps_; }
     const MacAddr& mac() const { return mac_; }
@@ -89,6 +91,12 @@ class Shard {
     void disarm();
     int wake_fd() const { return wake_fd_; }
 
+    // Earliest TCP deadline, as the internal thread sees it without the lease.
+    Instant deadline() const { return {deadline_ns_.load(std::memory_order_acquire)}; }
+    void run_deadlines();               // takes the lease if something is due
+    void deadline_moved(Instant at);    // [lease] the earliest deadline is now this one
+    void neighbors_changed();           // takes the lease
+
     // Who looks after the ring, as the internal thread sees it since its last look.
     enum class Attended : uint8_t { busy, by_sleeper, by_nobody };
     Attended look();
@@ -114,6 +122,7 @@ class Shard {
     Lease* lease_ = nullptr;  // in the arena: a forked child must see whether it is held
     PacketPool* pool_ = nullptr;
     UdpStack* udp_ = nullptr;
+    TcpEngine* tcp_ = nullptr;
     IpIdCounters* ip_ids_ = nullptr;
     Ring* ring_ = nullptr;
     RingCaps caps_;
@@ -125,6 +134,8 @@ class Shard {
     std::atomic<uint32_t> program_sleepers_{0};
     std::atomic<uint64_t> polls_{0};  // by threads of the program
     uint64_t polls_seen_ = 0;         // internal thread only
+    uint32_t empty_polls_ = 0;        // [lease]
+    std::atomic<int64_t> deadline_ns_{Instant::never().ns};
 };
 
 }  // namespace vma

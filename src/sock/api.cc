@@ -14,7 +14,10 @@
 #include "sock/fd_table.h"
 #include "sock/fork.h"
 #include "sock/poll_select.h"
+#include "sock/stats_rows.h"
+#include "sock/tcp_socket.h"
 #include "sock/udp_socket.h"
+#include "stats/publisher.h"
 
 namespace vma::sock {
 namespace {
@@ -26,11 +29,23 @@ class Sink final : public ReadySink {
     }
 };
 Sink g_sink;
-std::atomic<bool> g_pass_through{false};  // seccomp, io_uring: new sockets stay with the kernel
+// seccomp, io_uring: new sockets stay with the kernel
+std::atomic<Reason> g_pass_through{Reason::none};
 
 void tick() {
     serve_children();
     udp_sockets_tick();
+    stats_tick();
+}
+
+// Why a new socket is the kernel's from birth, or none.
+Reason born_kernel(int domain, int kind, int protocol) {
+    if (domain == AF_INET6) return Reason::ipv6;
+    if (domain != AF_INET) return Reason::family;
+    if (kind != SOCK_DGRAM || (protocol != 0 && protocol != IPPROTO_UDP)) return Reason::protocol;
+    if (!Runtime::options().offloaded_sockets) return Reason::offload_off;
+    if (Runtime::snapshot().rules.decide_early(IPPROTO_UDP) == Transport::os) return Reason::rule;
+    return g_pass_through.load(std::memory_order_relaxed);
 }
 
 // The object behind `fd`, settled for use in this process.
@@ -42,6 +57,15 @@ class Using {
     UdpSocket* udp() const {
         return ref_ && ref_.get()->kind == ObjectKind::udp ? static_cast<UdpSocket*>(ref_.get())
                                                            : nullptr;
+    }
+    TcpSocket* tcp() const {
+        return ref_ && ref_.get()->kind == ObjectKind::tcp ? static_cast<TcpSocket*>(ref_.get())
+                                                           : nullptr;
+    }
+    Socket* socket() const {
+        return ref_ && ref_.get()->is_socket()
+                   ? static_cast<Socket*>(static_cast<Pollable*>(ref_.get()))
+                   : nullptr;
     }
     Epoll* epoll() const {
         return ref_ && ref_.get()->kind == ObjectKind::epoll ? static_cast<Epoll*>(ref_.get())
@@ -83,31 +107,40 @@ void destroy_object(Object* object) {
         case ObjectKind::epoll:
             Epoll::destroy(static_cast<Epoll*>(object));
             return;
-        case ObjectKind::tcp:
+        case ObjectKind::tcp: {
+            auto* socket = static_cast<TcpSocket*>(object);
+            socket->teardown();
+            TcpSocket::destroy(socket);
             return;
+        }
     }
 }
 
 bool start(bool secure) {
     if (!Runtime::start(secure)) return false;
+    stats_start(program_invocation_short_name);
     Shard::set_sink(&g_sink);
+    TcpEngine::set_sink(&tcp_sink());
     Runtime::set_tick(tick);
     return FdTable::start();
 }
 
 void socket_created(int fd, int domain, int type, int protocol) {
-    if (domain != AF_INET) return;
-    Runtime::heavy_start();
+    if (domain == AF_INET) Runtime::heavy_start();
     const int kind = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
-    const bool is_udp = kind == SOCK_DGRAM && (protocol == 0 || protocol == IPPROTO_UDP);
-    if (!is_udp || !Runtime::options().offloaded_sockets ||
-        g_pass_through.load(std::memory_order_relaxed))
+    if (const Reason why = born_kernel(domain, kind, protocol); why != Reason::none) {
+        stats_kernel_socket(fd, domain, kind, protocol, why);
         return;
-    if (Runtime::snapshot().rules.decide_early(IPPROTO_UDP) == Transport::os) return;
+    }
+    stats_object_made(fd);
     UdpSocket* socket = UdpSocket::create(fd, domain, kind, IPPROTO_UDP);
-    if (socket == nullptr) return;
+    if (socket == nullptr) {
+        stats_kernel_socket(fd, domain, kind, protocol, Reason::memory);
+        return;
+    }
     socket->set_nonblocking(type & SOCK_NONBLOCK);
-    if (!FdTable::install(fd, socket)) release_object(socket);
+    if (!FdTable::install(fd, socket))
+        release_object(socket);  // Reason::fd_limit: beyond any row, too
 }
 
 void epoll_created(int fd, int) {
@@ -132,47 +165,79 @@ void dup(int oldfd, int newfd) {
 }
 
 Outcome close(int fd) {
+    {
+        Using object{fd};
+        if (TcpSocket* socket = object.tcp()) socket->linger();
+    }
     descriptor_gone(fd);
     return Outcome::kernel();
 }
 
-Outcome shutdown(int fd, int) {
+Outcome shutdown(int fd, int how) {
     Using object{fd};
+    if (TcpSocket* socket = object.tcp()) return socket->shutdown(fd, how);
     if (UdpSocket* socket = object.udp()) socket->hand_back(Reason::unsupported_option);
     return Outcome::kernel();
 }
 
 Outcome bind(int fd, const sockaddr* addr, socklen_t len) {
     Using object{fd};
+    if (TcpSocket* tcp = object.tcp()) return tcp->bind(fd, addr, len);
     UdpSocket* socket = object.udp();
     return socket ? socket->bind(fd, addr, len) : Outcome::kernel();
 }
 
 Outcome connect(int fd, const sockaddr* addr, socklen_t len) {
     Using object{fd};
+    if (TcpSocket* tcp = object.tcp()) return tcp->connect(fd, addr, len);
     UdpSocket* socket = object.udp();
     return socket ? socket->connect(fd, addr, len) : Outcome::kernel();
 }
 
-Outcome listen(int, int) { return Outcome::kernel(); }
-Outcome accept4(int, sockaddr*, socklen_t*, int) { return Outcome::kernel(); }
-Outcome getsockname(int, sockaddr*, socklen_t*) { return Outcome::kernel(); }
-Outcome getpeername(int, sockaddr*, socklen_t*) { return Outcome::kernel(); }
+Outcome listen(int fd, int backlog) {
+    Using object{fd};
+    TcpSocket* socket = object.tcp();
+    return socket ? socket->listen(fd, backlog) : Outcome::kernel();
+}
+
+Outcome accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
+    Using object{fd};
+    TcpSocket* socket = object.tcp();
+    return socket ? socket->accept(fd, addr, len, flags) : Outcome::kernel();
+}
+
+Outcome getsockname(int fd, sockaddr* addr, socklen_t* len) {
+    Using object{fd};
+    TcpSocket* socket = object.tcp();
+    return socket ? socket->get_name(false, addr, len) : Outcome::kernel();
+}
+
+Outcome getpeername(int fd, sockaddr* addr, socklen_t* len) {
+    Using object{fd};
+    TcpSocket* socket = object.tcp();
+    return socket ? socket->get_name(true, addr, len) : Outcome::kernel();
+}
 
 Outcome setsockopt(int fd, int level, int name, const void* value, socklen_t len) {
     Using object{fd};
+    if (TcpSocket* tcp = object.tcp()) return tcp->set_option(fd, level, name, value, len);
     UdpSocket* socket = object.udp();
     return socket ? socket->set_option(fd, level, name, value, len) : Outcome::kernel();
 }
 
-Outcome getsockopt(int, int, int, void*, socklen_t*) { return Outcome::kernel(); }
+Outcome getsockopt(int fd, int level, int name, void* value, socklen_t* len) {
+    Using object{fd};
+    TcpSocket* socket = object.tcp();
+    return socket ? socket->get_option(fd, level, name, value, len) : Outcome::kernel();
+}
 
 Outcome fcntl(int fd, int cmd, long arg) {
     if (cmd != F_SETFL) return Outcome::kernel();
     Using object{fd};
-    UdpSocket* socket = object.udp();
+    Socket* socket = object.socket();
     if (socket == nullptr) return Outcome::kernel();
-    if (arg & O_ASYNC) socket->hand_back(Reason::unsupported_option);
+    if (UdpSocket* udp = object.udp(); udp && (arg & O_ASYNC))
+        udp->hand_back(Reason::unsupported_option);
     const int result = sys::fcntl(fd, cmd, arg);
     if (result < 0) return Outcome::error(-result);
     socket->set_nonblocking(arg & O_NONBLOCK);
@@ -181,6 +246,7 @@ Outcome fcntl(int fd, int cmd, long arg) {
 
 Outcome ioctl(int fd, unsigned long request, void* arg) {
     Using object{fd};
+    if (TcpSocket* tcp = object.tcp(); tcp && arg) return tcp->ioctl(fd, request, arg);
     UdpSocket* socket = object.udp();
     if (socket == nullptr || arg == nullptr) return Outcome::kernel();
     switch (request) {
@@ -210,6 +276,7 @@ Outcome ioctl(int fd, unsigned long request, void* arg) {
 
 Outcome recvmsg(int fd, msghdr* msg, int flags, RecvCall call) {
     Using object{fd};
+    if (TcpSocket* tcp = object.tcp()) return tcp->receive(fd, msg, flags);
     UdpSocket* socket = object.udp();
     return socket ? socket->receive(fd, msg, flags, call) : Outcome::kernel();
 }
@@ -217,14 +284,16 @@ Outcome recvmsg(int fd, msghdr* msg, int flags, RecvCall call) {
 Outcome recvmmsg(int fd, mmsghdr* vec, unsigned n, int flags, timespec* timeout) {
     Using object{fd};
     UdpSocket* socket = object.udp();
-    if (socket == nullptr || n == 0) return Outcome::kernel();
+    TcpSocket* tcp = object.tcp();
+    if ((socket == nullptr && tcp == nullptr) || n == 0) return Outcome::kernel();
     const Instant deadline =
         timeout ? monotonic_now() + Duration{timeout->tv_sec * 1000000000 + timeout->tv_nsec}
                 : Instant::never();
     unsigned done = 0;
     int each = flags & ~MSG_WAITFORONE;
     while (done < n) {
-        const Outcome got = socket->receive(fd, &vec[done].msg_hdr, each, RecvCall::recvmsg);
+        const Outcome got = tcp ? tcp->receive(fd, &vec[done].msg_hdr, each)
+                                : socket->receive(fd, &vec[done].msg_hdr, each, RecvCall::recvmsg);
         if (got.kind != Outcome::Kind::value) {
             if (done == 0) return got;
             break;
@@ -243,6 +312,7 @@ Outcome recvmmsg(int fd, mmsghdr* vec, unsigned n, int flags, timespec* timeout)
 
 Outcome sendmsg(int fd, const msghdr* msg, int flags, SendCall call) {
     Using object{fd};
+    if (TcpSocket* tcp = object.tcp()) return tcp->send(fd, msg, flags);
     UdpSocket* socket = object.udp();
     return socket ? socket->send(fd, msg, flags, call) : Outcome::kernel();
 }
@@ -250,10 +320,12 @@ Outcome sendmsg(int fd, const msghdr* msg, int flags, SendCall call) {
 Outcome sendmmsg(int fd, mmsghdr* vec, unsigned n, int flags) {
     Using object{fd};
     UdpSocket* socket = object.udp();
-    if (socket == nullptr) return Outcome::kernel();
+    TcpSocket* tcp = object.tcp();
+    if (socket == nullptr && tcp == nullptr) return Outcome::kernel();
     unsigned done = 0;
     while (done < n) {
-        Outcome sent = socket->send(fd, &vec[done].msg_hdr, flags, SendCall::sendmsg);
+        Outcome sent = tcp ? tcp->send(fd, &vec[done].msg_hdr, flags)
+                           : socket->send(fd, &vec[done].msg_hdr, flags, SendCall::sendmsg);
         if (sent.kind == Outcome::Kind::kernel) {
             if (done == 0)
                 return Outcome::kernel();  // the whole call: libc's blocking rules then hold for it
@@ -269,7 +341,11 @@ Outcome sendmmsg(int fd, mmsghdr* vec, unsigned n, int flags) {
     return Outcome::value(done);
 }
 
-Outcome sendfile(int out_fd, int, off_t*, size_t) {
+Outcome sendfile(int out_fd, int in_fd, off_t* offset, size_t count) {
+    {
+        Using object{out_fd};
+        if (TcpSocket* tcp = object.tcp()) return tcp->sendfile(out_fd, in_fd, offset, count);
+    }
     hand_back(out_fd, Reason::unsupported_option);
     return Outcome::kernel();
 }
@@ -290,7 +366,8 @@ Outcome epoll_ctl(int ep, int op, int fd, epoll_event* event) {
     Epoll* epoll = set.epoll();
     if (epoll == nullptr) return Outcome::kernel();
     Using member{fd};
-    if (UdpSocket* socket = member.udp(); socket && socket->state() != SocketState::kernel) {
+    if (TcpSocket* tcp = member.tcp()) tcp->activate_listener(fd);
+    if (Socket* socket = member.socket(); socket && socket->state() != SocketState::kernel) {
         const int error = epoll->control(op, fd, *socket, event);
         return error ? Outcome::error(error) : Outcome::value(0);
     }
@@ -319,7 +396,7 @@ void hand_back(int fd, Reason why) {
 void fd_enters_stdio(int fd) { hand_back(fd, Reason::stdio); }
 
 void io_uring_seen() {
-    if (g_pass_through.exchange(true)) return;
+    if (g_pass_through.exchange(Reason::io_uring) != Reason::none) return;
     vma_log(info, "sock", "the program uses io_uring: its sockets stay with the kernel");
     for_each_udp([](UdpSocket& socket, int) { socket.hand_back(Reason::io_uring); });
 }
@@ -333,15 +410,17 @@ void exec_prepare() {
         const int flags = sys::fcntl(fd, F_GETFD);
         if (flags >= 0 && !(flags & FD_CLOEXEC)) socket.hand_back(Reason::exec);
     });
+    stats::withdraw(false);
 }
-void exec_failed() {}
+void exec_failed() { stats_republish(); }
 
 void exit_prepare() {
     if (Runtime::started()) Runtime::stop();
+    stats::withdraw(true);
 }
 
 void seccomp_prepare() {
-    if (g_pass_through.exchange(true)) return;
+    if (g_pass_through.exchange(Reason::seccomp) != Reason::none) return;
     for_each_udp([](UdpSocket& socket, int) { socket.hand_back(Reason::seccomp); });
 }
 
@@ -352,6 +431,7 @@ int release() {
     if (!Runtime::started()) return -1;
     for_each_udp([](UdpSocket& socket, int) { socket.hand_back(Reason::exiting); });
     Runtime::stop();
+    stats::withdraw(true);
     return 0;
 }
 

@@ -13,6 +13,8 @@
 #include "engine/runtime.h"
 #include "sock/epoll.h"
 #include "sock/fd_table.h"
+#include "sock/stats_rows.h"
+#include "sock/tcp_socket.h"
 #include "sock/udp_socket.h"
 
 namespace vma::sock {
@@ -43,7 +45,9 @@ void fork_in_child() {
     ThreadSleep::forget_in_child();
     TwinEvents::forget_in_child();
     udp_forget_in_child();
+    tcp_forget_in_child();
     epoll_forget_in_child();
+    stats_forget_in_child();
     Runtime::forget_in_child();
     g_parent_control.reset();
     if (kept >= 0 && !g_parent_control.adopt(kept)) g_parent_control.reset();
@@ -63,6 +67,11 @@ void inherit(Object& object) {
         auto& epoll = static_cast<Epoll&>(object);
         object.inherited.store(false, std::memory_order_release);
         epoll.for_each_member([](Pollable& member) { inherit(member); });
+        return;
+    }
+    if (object.kind == ObjectKind::tcp) {
+        static_cast<TcpSocket&>(object).become_twin_in_child();
+        object.inherited.store(false, std::memory_order_release);
         return;
     }
     auto& socket = static_cast<UdpSocket&>(object);

@@ -12,6 +12,7 @@
 #include "sock/fd_table.h"
 #include "sock/fork.h"
 #include "sock/socket.h"
+#include "sock/tcp_socket.h"
 
 namespace vma::sock {
 namespace {
@@ -57,6 +58,7 @@ class PollSet final : public WaitTarget {
             Object* object =
                 fds_[i].fd >= 0 && maybe_ours(fds_[i].fd) ? FdTable::acquire(fds_[i].fd) : nullptr;
             if (object) inherit(*object);
+            if (object && object->kind == ObjectKind::tcp) static_cast<TcpSocket&>(*object).activate_listener(fds_[i].fd);
             if (object && !served_here(*object)) {
                 release_object(object);
                 object = nullptr;

@@ -38,11 +38,14 @@ UdpSocket* UdpSocket::create(int fd, int domain, int type, int protocol) {
     void* memory = g_slab.take(&recycled);
     if (memory == nullptr) return nullptr;
     const uint32_t generation = recycled ? static_cast<UdpSocket*>(memory)->generation + 1 : 1;
-    return new (memory) UdpSocket(generation, fd, domain, type, protocol);
+    auto* socket = new (memory) UdpSocket(generation, fd, domain, type, protocol);
+    socket->publish_state();
+    return socket;
 }
 
 void UdpSocket::destroy(UdpSocket* socket) {
     Epoll::forget_member(*socket);
+    stats::remove_socket(socket->row_);
     g_slab.give(socket);
 }
 
@@ -65,6 +68,7 @@ Outcome UdpSocket::bind(int fd, const sockaddr* addr, socklen_t len) {
     const int result = sys::bind(fd, addr, len);
     if (result < 0) return Outcome::error(-result);
     decide_receive(fd);
+    publish_state();
     return Outcome::value(0);
 }
 
@@ -73,6 +77,7 @@ Outcome UdpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
     const int result = sys::connect(fd, addr, len);
     if (result < 0) return Outcome::error(-result);
     decide_receive(fd);
+    publish_state();
     return Outcome::value(0);
 }
 
@@ -82,6 +87,7 @@ bool UdpSocket::autobind(int fd) {
         const sockaddr_in any = Endpoint{}.to_sockaddr_in();
         if (sys::bind(fd, reinterpret_cast<const sockaddr*>(&any), sizeof any) < 0) return false;
         decide_receive(fd);
+        publish_state();
     }
     return state() == SocketState::offloaded;
 }
@@ -172,6 +178,7 @@ void UdpSocket::leave_shards() {
 void UdpSocket::become_kernel(Reason why) {
     reason_.store(why, std::memory_order_relaxed);
     state_.store(SocketState::kernel, std::memory_order_release);
+    publish_state();
     TwinEvents::remove(fd());
     Epoll::move_to_kernel(*this);
     watch.notify();
@@ -317,6 +324,7 @@ void UdpSocket::hand_back(Reason why) {
     kernel_send_.store(true, std::memory_order_release);
     reason_.store(why, std::memory_order_relaxed);
     leave_shards();
+    publish_state();
     finish_hand_back_if_drained();
 }
 
@@ -355,6 +363,7 @@ void UdpSocket::become_twin_in_child() {
     steered_count_ = 0;
     reason_.store(Reason::fork, std::memory_order_relaxed);
     state_.store(SocketState::kernel, std::memory_order_release);
+    publish_state();
     Epoll::move_to_kernel(*this);
 }
 
@@ -365,6 +374,7 @@ void UdpSocket::network_changed() {
         return;
     if (steered_generation_ == space_->monitor().generation()) return;
     decide_receive(fd());
+    publish_state();
 }
 
 void UdpSocket::touch_neighbors() {

@@ -11,6 +11,7 @@
 #include "engine/runtime.h"
 #include "sock/slab.h"
 #include "sock/socket.h"
+#include "stats/publisher.h"
 
 namespace vma::sock {
 
@@ -58,7 +59,8 @@ class UdpSocket final : public Socket {
     void ring_ready(
         const UdpEndpoint& endpoint);  // [lease of its shard] something was queued in it
 
-    // For viewers.
+    // For viewers: state, counters and queue into the statistics page.
+    void publish_all();
     const char* ring_kind() const;
     Endpoint local() const { return local_; }
     Endpoint remote() const { return remote_; }
@@ -109,6 +111,7 @@ class UdpSocket final : public Socket {
     void become_kernel(Reason why);
     void finish_hand_back_if_drained();
     void read_names(int fd);
+    void publish_state();
     bool autobind(int fd);
 
     Destination destination(int fd, const Endpoint& to);
@@ -144,6 +147,7 @@ class UdpSocket final : public Socket {
     unsigned next_destination_ = 0;
 
     SpinGovernor governor_;
+    stats::RowHandle row_;
 };
 
 // Every UDP socket of the process: network changes and housekeeping walk the descriptor table with these.

@@ -1,0 +1,100 @@
+#include "engine/tcp_defaults.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+
+#include "base/sys.h"
+
+namespace vma {
+namespace {
+
+// The first `n` numbers of a file in /proc/sys/net; those that are not there keep what `out` has.
+void read_numbers(const char* name, long* out, unsigned n) {
+    char path[96] = "/proc/sys/net/";
+    std::strncat(path, name, sizeof path - 16);
+    const int fd = int(sys::raw(SYS_openat, AT_FDCWD, sys::ptr(path), O_RDONLY | O_CLOEXEC));
+    if (fd < 0) return;
+    char text[128] = {};
+    const ssize_t got = sys::read(fd, text, sizeof text - 1);
+    sys::close(fd);
+    if (got <= 0) return;
+    char* at = text;
+    for (unsigned i = 0; i < n; i++) {
+        char* end;
+        const long value = std::strtol(at, &end, 10);
+        if (end == at) return;
+        out[i] = value;
+        at = end;
+    }
+}
+
+long one(const char* name, long otherwise) {
+    read_numbers(name, &otherwise, 1);
+    return otherwise;
+}
+
+struct Sysctls {
+    tcp::TcpConfig config;
+    uint32_t somaxconn = 4096;
+};
+
+const Sysctls& sysctls() {
+    static Sysctls s;
+    static std::once_flag once;
+    std::call_once(once, [] {
+        tcp::TcpConfig& c = s.config;
+        c.timestamps = one("ipv4/tcp_timestamps", 1) != 0;
+        c.window_scaling = one("ipv4/tcp_window_scaling", 1) != 0;
+        c.sack = one("ipv4/tcp_sack", 1) != 0;
+        c.slow_start_after_idle = one("ipv4/tcp_slow_start_after_idle", 1) != 0;
+        c.syn_retries = uint8_t(one("ipv4/tcp_syn_retries", 6));
+        c.synack_retries = uint8_t(one("ipv4/tcp_synack_retries", 5));
+        c.retries1 = uint8_t(one("ipv4/tcp_retries1", 3));
+        c.retries2 = uint8_t(one("ipv4/tcp_retries2", 15));
+        c.keepalive_idle = Duration::seconds(one("ipv4/tcp_keepalive_time", 7200));
+        c.keepalive_interval = Duration::seconds(one("ipv4/tcp_keepalive_intvl", 75));
+        c.keepalive_probes = uint8_t(one("ipv4/tcp_keepalive_probes", 9));
+        c.fin_timeout = Duration::seconds(one("ipv4/tcp_fin_timeout", 60));
+        long rmem[3] = {4096, 131072, 6291456};
+        read_numbers("ipv4/tcp_rmem", rmem, 3);
+        c.receive_buffer_max = uint32_t(std::clamp<long>(rmem[2] / 2, 65535, 1 << 30));
+        c.receive_buffer = uint32_t(std::clamp<long>(rmem[1] / 2, 4096, c.receive_buffer_max));
+        long wmem[3] = {4096, 16384, 4194304};
+        read_numbers("ipv4/tcp_wmem", wmem, 3);
+        c.send_buffer = uint32_t(std::clamp<long>(wmem[2] / 4, 16384, 1 << 30));
+        char algorithm[32] = {};
+        const int fd = int(sys::raw(SYS_openat, AT_FDCWD, sys::ptr("/proc/sys/net/ipv4/tcp_congestion_control"),
+                                    O_RDONLY | O_CLOEXEC));
+        if (fd >= 0) {
+            sys::read(fd, algorithm, sizeof algorithm - 1);
+            sys::close(fd);
+        }
+        c.cc = std::strncmp(algorithm, "reno", 4) == 0 ? tcp::CcKind::newreno : tcp::CcKind::cubic;
+        s.somaxconn = uint32_t(one("core/somaxconn", 4096));
+    });
+    return s;
+}
+
+}  // namespace
+
+tcp::TcpConfig tcp_defaults(const Options& options, const RingCaps& caps, uint32_t mtu) {
+    tcp::TcpConfig c = sysctls().config;
+    c.mss = uint16_t(std::clamp<uint32_t>(std::min(mtu, caps.mtu), 576, 65535) - 40);
+    if (options.mss) c.mss = uint16_t(std::min<uint32_t>(c.mss, options.mss));
+    c.max_gso_bytes = caps.max_gso_bytes > 80 ? caps.max_gso_bytes - 80 : 0;
+    if (options.tcp_nodelay) c.nodelay = true;
+    if (options.is_set(Opt::tcp_timestamp_option) && options.tcp_timestamp_option != 2)
+        c.timestamps = options.tcp_timestamp_option == 1;
+    if (options.is_set(Opt::tcp_cc_algo))
+        c.cc = options.tcp_cc_algo == 0 ? tcp::CcKind::newreno : options.tcp_cc_algo == 1 ? tcp::CcKind::cubic : tcp::CcKind::none;
+    return c;
+}
+
+uint32_t listen_backlog_limit() { return sysctls().somaxconn; }
+
+}  // namespace vma

@@ -1,0 +1,16 @@
+// What the kernel's sysctls and the options say a new TCP connection starts with.
+#pragma once
+
+#include "config/options.h"
+#include "dev/ring.h"
+#include "stack/tcp/tcp.h"
+
+namespace vma {
+
+// net.ipv4.tcp_* of the calling thread's namespace, read once per process, and the VMA_* variables that are set.
+// `mtu`: of the route.
+tcp::TcpConfig tcp_defaults(const Options& options, const RingCaps& caps, uint32_t mtu);
+// net.core.somaxconn
+uint32_t listen_backlog_limit();
+
+}  // namespace vma

@@ -1,0 +1,203 @@
+// TcpEngine: TCP of one shard around the sans-io core (stack/tcp): who a segment belongs to, frames out of segment plans,
+// deadlines, listeners with their half-open and TIME_WAIT records. Everything lives in the shard arena and is used under the
+// shard lease.
+#pragma once
+
+#include <cstdint>
+
+#include "base/arena.h"
+#include "base/drop.h"
+#include "base/list.h"
+#include "base/rng.h"
+#include "dev/ring.h"
+#include "stack/demux.h"
+#include "stack/isn.h"
+#include "stack/tcp/tcp.h"
+#include "wire/ethernet.h"
+
+namespace vma {
+
+class NetworkMonitor;
+class Shard;
+
+// What a received tuple can lead to.
+struct TcpTarget {
+    enum class Kind : uint8_t { connection, listener, half_open, time_wait };
+    explicit TcpTarget(Kind k) : kind(k) {}
+    const Kind kind;
+    // Place in the deadline heap, kNotQueued when absent, and the time it is sorted by: never later than the true one.
+    static constexpr uint32_t kNotQueued = UINT32_MAX;
+    uint32_t heap_index = kNotQueued;
+    Instant heap_at = Instant::never();
+};
+
+struct TcpListener;
+
+// Where frames of a connection go. Kept per connection: a neighbour that moves is followed by mac_generation.
+struct TcpPath {
+    MacAddr dst_mac{};
+    bool resolved = false;
+    uint64_t neighbor_generation = 0;
+    int ifindex = 0;
+    IpAddr next_hop;
+    uint8_t ttl = 64, tos = 0;
+};
+
+struct TcpConnection : TcpTarget {
+    TcpConnection() : TcpTarget(Kind::connection) {}
+    tcp::Tcb tcb;
+    TcpPath path;
+    FlowTuple tuple;
+    void* owner = nullptr;            // of the layer above; null: an orphan, or waiting in an accept queue
+    TcpListener* listener = nullptr;  // while waiting to be accepted
+    ListHook accept_hook;
+    ListHook output_hook;             // something may have to be sent
+    uint32_t events = 0;              // not yet told to the owner
+    int error = 0;
+    uint16_t ip_id = 0;
+    bool in_demux = false;
+    bool steered = false;             // has a 5-tuple flow of its own
+    uint64_t orphan_token = 0;        // of the layer above, once it has let go: given back when the connection is over
+    ListHook news_hook;               // in TcpEngine::news_
+};
+
+struct TcpListener : TcpTarget {
+    TcpListener() : TcpTarget(Kind::listener) {}
+    tcp::ListenState state;
+    tcp::TcpConfig config;            // what accepted connections start with
+    FlowTuple tuple;
+    void* owner = nullptr;
+    uint8_t ttl = 64, tos = 0;
+    List<TcpConnection, &TcpConnection::accept_hook> ready;  // established, not accepted
+    ListHook news_hook;
+    uint64_t overflows = 0;
+};
+
+struct TcpHalfOpen : TcpTarget {
+    TcpHalfOpen() : TcpTarget(Kind::half_open) {}
+    tcp::HalfOpen record;
+    TcpListener* listener = nullptr;
+    MacAddr peer_mac{};
+};
+
+struct TcpRemains : TcpTarget {
+    TcpRemains() : TcpTarget(Kind::time_wait) {}
+    tcp::TimeWait record;
+    MacAddr peer_mac{};
+    uint8_t ttl = 64, tos = 0;
+    bool steered = false;
+};
+
+// News for the socket layer, told under the lease.
+class TcpSink {
+  public:
+    // Event bits of stack/tcp/actions.h that happened since the last call; `error` is an errno value with kFailed.
+    virtual void tcp_events(TcpConnection& connection, uint32_t events, int error) = 0;
+    virtual void tcp_acceptable(TcpListener& listener) = 0;
+    // What the socket layer attached to an orphan (orphan_token) is free now: the connection is over.
+    virtual void tcp_orphan_gone(uint64_t token) = 0;
+
+  protected:
+    ~TcpSink() = default;
+};
+
+struct TcpEngineCounters {
+    uint64_t segments_in = 0, segments_out = 0, resets_sent = 0;
+    uint64_t frames_refused = 0;  // by the ring: as good as lost
+    uint64_t connections = 0, half_open = 0, time_wait = 0, listeners = 0;
+};
+
+class TcpEngine {
+  public:
+    TcpEngine(Arena& arena, Shard& shard, IsnSecret secret);
+    TcpEngine(const TcpEngine&) = delete;
+    TcpEngine& operator=(const TcpEngine&) = delete;
+    static void set_sink(TcpSink* sink) { sink_ = sink; }
+
+    // ---- frames and time
+
+    // An IPv4 frame that carries TCP, or an ICMP error that quotes it.
+    void input(Packet frame, Instant now);
+    // After a batch of frames: sends what they caused, tells the sink.
+    void flush(Instant now);
+    // Runs what is due; flush() is included.
+    void run_deadlines(Instant now);
+    Instant next_deadline() const { return heap_size_ ? heap_[0]->heap_at : Instant::never(); }
+    // Neighbours were resolved or moved: connections that wait for one go on.
+    void neighbors_changed(Instant now);
+
+    // ---- for the socket layer
+
+    // Active open. The tuple is free and the flow steered by the engine. EADDRNOTAVAIL: in use (TIME_WAIT included, unless
+    // it may be reused); EADDRINUSE from steering; ENOMEM.
+    Result<TcpConnection*> connect(const FlowTuple& tuple, const tcp::TcpConfig& config, const TcpPath& path,
+                                   NetworkMonitor& monitor, void* owner, Instant now);
+    // A listener for tuple.local; flows are steered for each of `addresses`.
+    Result<TcpListener*> listen(const Endpoint& local, const tcp::TcpConfig& config, uint32_t backlog,
+                                NetworkMonitor& monitor, void* owner);
+    // Embryos vanish, connections that wait to be accepted are reset, as Linux does.
+    void close_listener(TcpListener& listener, Instant now);
+    // The oldest established connection, or null; the caller becomes its owner.
+    TcpConnection* accept(TcpListener& listener, void* owner);
+
+    // The socket has let go (after tcp::close or tcp::abort on the Tcb): the connection lives on until it is over.
+    // `token`, if not 0, comes back through tcp_orphan_gone.
+    void release_owner(TcpConnection& connection, uint64_t token, Instant now);
+    // After any call into the core that may have made output or moved a deadline.
+    void pull(TcpConnection& connection, Instant now);
+    // Takes what an entry of the core reported, for calls the socket layer makes itself.
+    void absorb(TcpConnection& connection, const tcp::Actions& actions, Instant now);
+
+    // Connections without an owner that still have bytes or a FIN on their way.
+    uint64_t unfinished() const;
+
+    tcp::TcpMemory& memory() { return memory_; }
+    const TcpEngineCounters& counters() const { return counters_; }
+    const DropCounters& drops() const { return drops_; }
+    DropCounters& drops() { return drops_; }
+
+  private:
+    struct Received;  // a parsed frame
+
+    void to_connection(TcpConnection& c, Received& r, Instant now);
+    void to_listener(TcpListener& l, Received& r, Instant now, Seq iss_above, bool has_iss);
+    void to_half_open(TcpHalfOpen& h, Received& r, Instant now);
+    void to_time_wait(TcpRemains& w, Received& r, Instant now);
+    void icmp(const Packet& frame, Instant now);
+    void establish(TcpHalfOpen& h, Received& r, Instant now);
+
+    bool path_ready(TcpConnection& c, Instant now);
+    void queue_output(TcpConnection& c);
+    void queue_deadline(TcpTarget& target, Instant at);
+    void drop_deadline(TcpTarget& target);
+    void sift_up(uint32_t i);
+    void sift_down(uint32_t i);
+    bool send_segment(const tcp::SegmentHead& head, const TcpPath& path, const FlowTuple& tuple, uint16_t* ip_id,
+                      const tcp::SegmentPlan* plan);
+    void reply(const tcp::SegmentHead& head, const Received& to, uint8_t ttl, uint8_t tos);
+    void become_time_wait(TcpConnection& c, Instant now);
+    void destroy(TcpConnection& c);
+    void destroy(TcpHalfOpen& h);
+    void destroy(TcpRemains& w);
+    void tell(TcpConnection& c);
+    bool steer(const FlowTuple& tuple);
+    void unsteer(const FlowTuple& tuple);
+
+    static TcpSink* sink_;
+    Arena& arena_;
+    Shard& shard_;
+    IsnSecret secret_;
+    tcp::TcpMemory memory_;
+    Demux<TcpTarget> demux_;
+    NetworkMonitor* monitor_ = nullptr;  // of the shard's namespace, from the first connect or listen on
+    TcpTarget** heap_ = nullptr;
+    uint32_t heap_size_ = 0, heap_room_ = 0;
+    List<TcpConnection, &TcpConnection::output_hook> output_;
+    List<TcpConnection, &TcpConnection::news_hook> news_;
+    List<TcpListener, &TcpListener::news_hook> listener_news_;
+    TcpEngineCounters counters_;
+    DropCounters drops_;
+    Rng rng_;
+};
+
+}  // namespace vma

@@ -1,0 +1,127 @@
+#include "sock/stats_rows.h"
+
+#include <netinet/in.h>
+
+#include <atomic>
+#include <cstring>
+#include <new>
+
+#include "base/clock.h"
+#include "base/spin_lock.h"
+#include "config/banner.h"
+#include "engine/runtime.h"
+#include "sock/fd_table.h"
+#include "sock/udp_socket.h"
+#include "stats/publisher.h"
+
+namespace vma::sock {
+namespace {
+
+// Rows of kernel sockets by descriptor number, as long as the descriptor table. Zero pages on demand.
+SpinLock g_lock;
+stats::RowHandle* g_rows = nullptr;
+std::atomic<bool> g_started{false};
+size_t g_rings_seen = 0;  // internal thread only
+
+// The place of `fd`, or null. g_lock held.
+stats::RowHandle* row_of(int fd, bool make) {
+    const unsigned size = fd_slots.size.load(std::memory_order_acquire);
+    if (unsigned(fd) >= size) return nullptr;
+    if (g_rows == nullptr) {
+        if (!make) return nullptr;
+        void* memory = sys::mmap(nullptr, size * sizeof(stats::RowHandle), PROT_READ | PROT_WRITE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (sys::failed(memory)) return nullptr;
+        g_rows = static_cast<stats::RowHandle*>(memory);
+    }
+    return &g_rows[fd];
+}
+
+void publish_rings() {
+    const auto shards = Runtime::shards();
+    for (unsigned i = 0; i < shards.size(); i++) {
+        Shard& shard = *shards[i];
+        stats::RingIdentity id;
+        id.ifindex = uint32_t(shard.ifindex());
+        std::strncpy(id.kind, shard.ring_kind(), sizeof id.kind - 1);
+        Runtime::for_each_space([&](NetSpace& space) {
+            if (space.open_shard(shard.ifindex()) != &shard) return;
+            const auto view = space.monitor().view();
+            if (const Interface* interface = view->interface(shard.ifindex()))
+                std::strncpy(id.interface, interface->name.c_str(), sizeof id.interface - 1);
+        });
+        RingCounters c;
+        DropCounters drops;
+        {
+            LeaseGuard guard(shard.lease());
+            id.open = shard.open();
+            c = shard.ring_counters();
+            drops = shard.drops();
+        }
+        const stats::RingNumbers n{c.rx_frames,  c.rx_bytes,   c.tx_frames, c.tx_bytes,
+                                   c.rx_dropped, c.tx_refused, c.wakeups};
+        stats::set_ring(i, id, n, drops);
+    }
+    g_rings_seen = shards.size();
+}
+
+template <class Fn>
+void for_each_own_udp(Fn&& fn) {
+    for (unsigned fd = 0; fd < FdTable::high_water(); fd++) {
+        if (!maybe_ours(int(fd))) continue;
+        ObjectRef ref{int(fd)};
+        if (!ref || ref.get()->kind != ObjectKind::udp ||
+            ref.get()->inherited.load(std::memory_order_acquire))
+            continue;
+        auto& socket = static_cast<UdpSocket&>(*ref.get());
+        if (socket.fd() == int(fd)) fn(socket);  // once, not for each of its duplicates
+    }
+}
+
+}  // namespace
+
+void stats_start(const char* program) {
+    if (g_started.load(std::memory_order_relaxed) || g_started.exchange(true)) return;
+    stats::configure(Runtime::options().stats_shmem_dir, program ? program : "", kVersion);
+}
+
+void stats_kernel_socket(int fd, int domain, int type, int protocol, Reason why) {
+    stats::SocketIdentity id;
+    id.fd = fd;
+    id.domain = uint16_t(domain);
+    id.type = uint16_t(type);
+    id.protocol = uint16_t(protocol ? protocol : type == SOCK_STREAM ? IPPROTO_TCP : IPPROTO_UDP);
+    id.path = stats::Path::kernel;
+    id.reason = why;
+    SpinGuard guard(g_lock);
+    stats::RowHandle* row = row_of(fd, true);
+    if (row == nullptr) return;
+    stats::remove_socket(*row);
+    stats::set_socket(*row, id);
+}
+
+void stats_object_made(int fd) {
+    SpinGuard guard(g_lock);
+    if (stats::RowHandle* row = row_of(fd, false)) stats::remove_socket(*row);
+}
+
+void stats_tick() {
+    const Instant now = monotonic_now();
+    const bool asked = stats::due(now);
+    if (asked || Runtime::shards().size() != g_rings_seen) publish_rings();
+    if (!asked) return;
+    for_each_own_udp([](UdpSocket& socket) { socket.publish_all(); });
+    stats::published(now);
+}
+
+void stats_republish() {
+    for_each_own_udp([](UdpSocket& socket) { socket.publish_all(); });
+}
+
+void stats_forget_in_child() {
+    new (&g_lock) SpinLock;
+    g_rings_seen = 0;
+    stats::forget_in_child();
+}
+
+}  // namespace vma::sock

@@ -1,0 +1,23 @@
+// What the socket layer writes into the statistics page (stats/publisher.h). Sockets that are objects have their rows with
+// them; those that went to the kernel at birth are none, and no hook looks at them any more: they have a row by descriptor
+// number, replaced when the number is used for a new socket. In between the row may outlive the socket; a viewer drops it
+// because the inode is gone.
+#pragma once
+
+#include "base/reason.h"
+
+namespace vma::sock {
+
+// Where the page goes, from the options in force. Cheap when done.
+void stats_start(const char* program);
+// `fd` is a kernel socket for good and no object, because of `why`; protocol 0: the default one of `type`.
+void stats_kernel_socket(int fd, int domain, int type, int protocol, Reason why);
+// `fd` got an object: what was known about the number is old.
+void stats_object_made(int fd);
+// Internal thread, every turn: counters and rings, when a viewer asks.
+void stats_tick();
+// States and addresses of every object once more, after the page was given up for an exec that failed.
+void stats_republish();
+void stats_forget_in_child();
+
+}  // namespace vma::sock

@@ -1,0 +1,381 @@
+// Data path of a TCP socket.
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/deferred_signal.h"
+#include "sock/context.h"
+#include "sock/tcp_socket.h"
+
+namespace vma::sock {
+namespace {
+
+// Iovecs with the first bytes already dealt with. Copies only the slice that a step needs.
+class IovCursor {
+  public:
+    explicit IovCursor(const msghdr& msg) : iov_(msg.msg_iov), count_(msg.msg_iovlen) {}
+    // Up to kStep iovecs of what is left.
+    static constexpr unsigned kStep = 16;
+    unsigned fill(iovec* out) const {
+        unsigned n = 0;
+        size_t offset = offset_;
+        for (size_t i = at_; i < count_ && n < kStep; i++) {
+            if (iov_[i].iov_len > offset)
+                out[n++] = {static_cast<char*>(iov_[i].iov_base) + offset, iov_[i].iov_len - offset};
+            offset = 0;
+        }
+        return n;
+    }
+    void advance(size_t n) {
+        while (n > 0 && at_ < count_) {
+            const size_t here = std::min(n, iov_[at_].iov_len - offset_);
+            offset_ += here;
+            n -= here;
+            if (offset_ == iov_[at_].iov_len) {
+                at_++;
+                offset_ = 0;
+            }
+        }
+    }
+
+  private:
+    const iovec* iov_;
+    size_t count_, at_ = 0, offset_ = 0;
+};
+
+bool total_length(const msghdr& msg, size_t& out) {
+    out = 0;
+    for (size_t i = 0; i < msg.msg_iovlen; i++) {
+        if (msg.msg_iov[i].iov_len > size_t(LONG_MAX) - out) return false;
+        out += msg.msg_iov[i].iov_len;
+    }
+    return true;
+}
+
+// send(2): a connection that cannot be written to any more raises SIGPIPE in the calling thread.
+Outcome broken_pipe(int flags) {
+    if (!(flags & MSG_NOSIGNAL)) sys::raw(SYS_tgkill, sys::getpid(), sys::gettid(), SIGPIPE);
+    return Outcome::error(EPIPE);
+}
+
+}  // namespace
+
+// One direction of a call that may wait. `step` runs under the lease and returns true when the call is over.
+class TcpTransfer final : public WaitTarget {
+  public:
+    TcpTransfer(TcpSocket& socket) : socket_(socket), shard_(socket.shard_) {}
+    void watch(Sleeper& sleeper) override { socket_.watch.add(sleeper); }
+    void unwatch(Sleeper& sleeper) override { socket_.watch.remove(sleeper); }
+    std::span<Shard* const> shards() override { return {&shard_, 1}; }
+    void progress() override {}
+
+    // ---- receive
+    struct Receive {
+        msghdr* msg;
+        IovCursor cursor;
+        int flags;
+        size_t wanted, low_water, done = 0;
+    };
+    // ---- send
+    struct Send {
+        IovCursor cursor;
+        int flags;
+        size_t wanted, done = 0;
+    };
+    Receive* receive = nullptr;
+    Send* send = nullptr;
+    Outcome outcome = Outcome::error(EAGAIN);
+
+    bool ready(bool) override {
+        LeaseGuard guard(shard_->lease());
+        return receive ? step_receive() : step_send();
+    }
+
+  private:
+    tcp::Tcb& tcb() { return socket_.connection_->tcb; }
+
+    bool step_receive() {
+        Receive& r = *receive;
+        TcpEngine& engine = shard_->tcp();
+        if (tcp::unread_bytes(tcb()) < r.low_water - std::min(r.done, r.low_water)) shard_->poll();
+        Instant now{};
+        while (r.done < r.wanted && tcp::unread_bytes(tcb()) > 0) {
+            if (now.ns == 0) now = monotonic_now();
+            iovec step[IovCursor::kStep];
+            size_t n = 0;
+            tcp::Actions actions;
+            if (r.flags & MSG_PEEK) {
+                const unsigned count = r.cursor.fill(step);
+                n = tcp::peek(tcb(), step, count, r.done);
+                if (n == 0) break;
+            } else if (r.flags & MSG_TRUNC) {
+                n = std::min<size_t>(tcp::unread_bytes(tcb()), r.wanted - r.done);
+                tcp::consume(tcb(), uint32_t(n), now, actions);
+            } else {
+                const unsigned count = r.cursor.fill(step);
+                n = tcp::read(tcb(), step, count, now, actions);
+            }
+            r.cursor.advance(n);
+            r.done += n;
+            if (actions.events || actions.has_reply) engine.absorb(*socket_.connection_, actions, now);
+        }
+        if (now.ns) {
+            // The reader made room: a window update may be due.
+            if (!(r.flags & MSG_PEEK)) {
+                engine.pull(*socket_.connection_, now);
+                engine.flush(now);
+            }
+            socket_.update_ready();
+        }
+        const bool enough = r.done >= r.wanted || (r.done > 0 && r.done >= r.low_water);
+        if (enough) return finish_receive();
+        if (tcb().rcv.fin_done || tcb().read_shutdown || tcb().state == tcp::State::CLOSED ||
+            tcb().state == tcp::State::TIME_WAIT) {
+            if (r.done > 0) return finish_receive();
+            if (const int error = socket_.take_error()) {
+                socket_.update_ready();
+                outcome = Outcome::error(error);
+                return true;
+            }
+            outcome = Outcome::value(0);
+            return true;
+        }
+        if (tcb().state == tcp::State::SYN_SENT && socket_.nonblocking() && r.done == 0) return false;
+        return false;
+    }
+    bool finish_receive() {
+        Receive& r = *receive;
+        SocketCounters::add(socket_.counters.rx_packets, 1);
+        SocketCounters::add(socket_.counters.rx_bytes, r.done);
+        outcome = Outcome::value(long(r.done));
+        return true;
+    }
+
+    bool step_send() {
+        Send& s = *send;
+        TcpEngine& engine = shard_->tcp();
+        tcp::Tcb& t = tcb();
+        if (t.state == tcp::State::SYN_SENT || t.state == tcp::State::SYN_RECEIVED) {
+            shard_->poll();
+            if (t.state == tcp::State::SYN_SENT) return false;
+        }
+        if (!t.can_send()) {
+            if (s.done > 0) return finish_send();
+            if (const int error = socket_.take_error()) {
+                socket_.update_ready();
+                outcome = Outcome::error(error);
+                return true;
+            }
+            outcome = Outcome::error(EPIPE);
+            return true;
+        }
+        const Instant now = monotonic_now();
+        if (t.out.room() == 0) shard_->poll();
+        bool any = false;
+        while (s.done < s.wanted && t.can_send()) {
+            iovec step[IovCursor::kStep];
+            const unsigned count = s.cursor.fill(step);
+            tcp::Actions actions;
+            const size_t n = tcp::write(t, step, count, now, actions);
+            if (n == 0) break;
+            any = true;
+            s.cursor.advance(n);
+            s.done += n;
+            engine.absorb(*socket_.connection_, actions, now);
+            // Between pieces of a large send: what the window allows goes out, acknowledgements come in.
+            engine.pull(*socket_.connection_, now);
+            if (s.done < s.wanted) shard_->poll();
+        }
+        if (any) {
+            if (s.done == s.wanted && (s.flags & MSG_OOB)) tcp::mark_urgent(t);
+            engine.pull(*socket_.connection_, now);
+            engine.flush(now);
+            socket_.update_ready();
+        }
+        if (s.done == s.wanted) return finish_send();
+        return false;
+    }
+    bool finish_send() {
+        Send& s = *send;
+        SocketCounters::add(socket_.counters.tx_packets, 1);
+        SocketCounters::add(socket_.counters.tx_bytes, s.done);
+        outcome = Outcome::value(long(s.done));
+        return true;
+    }
+
+    TcpSocket& socket_;
+    Shard* shard_;
+};
+
+Outcome TcpSocket::receive(int fd, msghdr* msg, int flags) {
+    if (state() == SocketState::kernel) return Outcome::kernel();
+    const Phase phase = phase_.load(std::memory_order_acquire);
+    if (flags & MSG_ERRQUEUE) return Outcome::error(EAGAIN);
+    if (phase == Phase::fresh || phase == Phase::kernel_listener || phase == Phase::listening)
+        return Outcome::error(ENOTCONN);
+    if (flags & MSG_OOB) return Outcome::error(EINVAL);
+    (void)fd;
+    size_t wanted;
+    if (!total_length(*msg, wanted)) return Outcome::error(EINVAL);
+    msg->msg_namelen = 0;
+    msg->msg_controllen = 0;
+    msg->msg_flags = 0;
+    if (wanted == 0 && !(flags & MSG_PEEK)) return Outcome::value(0);
+    const auto low = size_t(std::max(1, receive_low_water_.load(std::memory_order_relaxed)));
+    TcpTransfer transfer(*this);
+    TcpTransfer::Receive r{msg, IovCursor(*msg), flags, wanted, 0};
+    r.low_water = flags & MSG_WAITALL ? wanted : std::min(low, wanted);
+    transfer.receive = &r;
+    if (transfer.ready(false)) return transfer.outcome;
+    const bool may_wait = !nonblocking() && !(flags & MSG_DONTWAIT);
+    auto partial = [&](int error) {
+        if (r.done > 0) {
+            SocketCounters::add(counters.rx_bytes, r.done);
+            return Outcome::value(long(r.done));
+        }
+        return Outcome::error(error);
+    };
+    if (!may_wait) {
+        SocketCounters::add(counters.rx_eagain, 1);
+        return partial(EAGAIN);
+    }
+    WaitLimits limits = Context::receive_limits();
+    const Duration timeout = receive_timeout();
+    if (timeout.ns) limits.deadline = monotonic_now() + timeout;
+    switch (wait_until(transfer, read_governor_, limits)) {
+        case WaitEnd::ready:
+            return transfer.outcome;
+        case WaitEnd::timeout:
+            return partial(EAGAIN);
+        case WaitEnd::interrupted:
+            break;
+    }
+    if (r.done > 0) return partial(EINTR);
+    return pending_signal() == PendingSignal::restart && timeout.ns == 0 ? Outcome::restart() : Outcome::error(EINTR);
+}
+
+Outcome TcpSocket::send(int fd, const msghdr* msg, int flags) {
+    if (state() == SocketState::kernel) return Outcome::kernel();
+    (void)fd;
+    const Phase phase = phase_.load(std::memory_order_acquire);
+    if (phase == Phase::fresh || phase == Phase::kernel_listener || phase == Phase::listening) return broken_pipe(flags);
+    size_t wanted;
+    if (!total_length(*msg, wanted)) return Outcome::error(EINVAL);
+    TcpTransfer transfer(*this);
+    TcpTransfer::Send s{IovCursor(*msg), flags, wanted};
+    transfer.send = &s;
+    const bool more = flags & MSG_MORE;
+    if (more || options_.cork) {
+        LeaseGuard lease(shard_->lease());
+        connection_->tcb.cfg.cork = true;
+    } else if (connection_->tcb.cfg.cork) {
+        LeaseGuard lease(shard_->lease());
+        connection_->tcb.cfg.cork = false;
+    }
+    if (transfer.ready(false))
+        return transfer.outcome.kind == Outcome::Kind::error && transfer.outcome.v == EPIPE ? broken_pipe(flags)
+                                                                                           : transfer.outcome;
+    const bool may_wait = !nonblocking() && !(flags & MSG_DONTWAIT);
+    auto partial = [&](int error) {
+        if (s.done > 0) {
+            SocketCounters::add(counters.tx_bytes, s.done);
+            return Outcome::value(long(s.done));
+        }
+        return Outcome::error(error);
+    };
+    if (!may_wait) {
+        SocketCounters::add(counters.tx_eagain, 1);
+        return partial(EAGAIN);
+    }
+    WaitLimits limits = Context::receive_limits();
+    const int64_t timeout = sndtimeo_ns_.load(std::memory_order_relaxed);
+    if (timeout) limits.deadline = monotonic_now() + Duration{timeout};
+    switch (wait_until(transfer, write_governor_, limits)) {
+        case WaitEnd::ready:
+            return transfer.outcome.kind == Outcome::Kind::error && transfer.outcome.v == EPIPE ? broken_pipe(flags)
+                                                                                               : transfer.outcome;
+        case WaitEnd::timeout:
+            return partial(EAGAIN);
+        case WaitEnd::interrupted:
+            break;
+    }
+    if (s.done > 0) return partial(EINTR);
+    return pending_signal() == PendingSignal::restart && timeout == 0 ? Outcome::restart() : Outcome::error(EINTR);
+}
+
+Outcome TcpSocket::sendfile(int fd, int in_fd, off_t* offset, size_t count) {
+    if (state() != SocketState::offloaded) return Outcome::kernel();
+    struct stat info;
+    if (int(sys::raw(SYS_fstat, in_fd, sys::ptr(&info))) < 0) return Outcome::error(EBADF);
+    if (!S_ISREG(info.st_mode) && !S_ISBLK(info.st_mode)) return Outcome::error(EINVAL);
+    if (count == 0) return Outcome::value(0);
+    constexpr size_t kPiece = 256 * 1024;
+    void* buffer = sys::mmap(nullptr, std::min(count, kPiece), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (sys::failed(buffer)) return Outcome::error(ENOMEM);
+    const size_t room = std::min(count, kPiece);
+    off_t at = offset ? *offset : off_t(sys::raw(SYS_lseek, in_fd, 0, SEEK_CUR));
+    size_t done = 0;
+    Outcome last = Outcome::value(0);
+    while (done < count) {
+        const long got = sys::raw(SYS_pread64, in_fd, sys::ptr(buffer), long(std::min(room, count - done)), at);
+        if (got < 0) last = Outcome::error(int(-got));
+        if (got <= 0) break;
+        iovec iov{buffer, size_t(got)};
+        msghdr msg{};
+        msg.msg_iov = &iov;
+        msg.msg_iovlen = 1;
+        last = send(fd, &msg, 0);
+        if (last.kind != Outcome::Kind::value) break;
+        done += size_t(last.v);
+        at += last.v;
+        if (last.v < got) break;
+    }
+    sys::munmap(buffer, room);
+    if (done > 0) {
+        if (offset)
+            *offset = at;
+        else
+            sys::raw(SYS_lseek, in_fd, at, SEEK_SET);
+        return Outcome::value(long(done));
+    }
+    return last;
+}
+
+Outcome TcpSocket::ioctl(int fd, unsigned long request, void* arg) {
+    if (state() == SocketState::kernel) return Outcome::kernel();
+    int* const out = static_cast<int*>(arg);
+    switch (request) {
+        case FIONBIO: {
+            const int result = sys::ioctl(fd, request, arg);
+            if (result < 0) return Outcome::error(-result);
+            set_nonblocking(*out != 0);
+            return Outcome::value(result);
+        }
+        case FIONREAD:
+        case SIOCOUTQ:
+        case SIOCOUTQNSD: {
+            if (connection_ == nullptr) return Outcome::kernel();
+            LeaseGuard lease(shard_->lease());
+            if (request == FIONREAD) {
+                shard_->poll();
+                *out = int(tcp::unread_bytes(connection_->tcb));
+            } else {
+                *out = int(request == SIOCOUTQ ? tcp::unacked_bytes(connection_->tcb) : tcp::unsent_bytes(connection_->tcb));
+            }
+            return Outcome::value(0);
+        }
+        default:
+            return Outcome::kernel();
+    }
+}
+
+}  // namespace vma::sock

@@ -1,0 +1,307 @@
+// Socket options of TCP sockets. Every option goes to the twin first, which checks it; what the connection must know is then
+// applied here.
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/time.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "sock/tcp_socket.h"
+
+namespace vma::sock {
+namespace {
+
+int number(const void* value, socklen_t len) {
+    int n = 0;
+    if (len >= sizeof n)
+        std::memcpy(&n, value, sizeof n);
+    else if (len >= 1)
+        n = *static_cast<const uint8_t*>(value);
+    return n;
+}
+
+Outcome put(const void* from, size_t size, void* value, socklen_t* len) {
+    if (int(*len) < 0) return Outcome::error(EINVAL);
+    const size_t n = std::min<size_t>(*len, size);
+    std::memcpy(value, from, n);
+    *len = socklen_t(n);
+    return Outcome::value(0);
+}
+Outcome put_int(int n, void* value, socklen_t* len) { return put(&n, sizeof n, value, len); }
+
+// TCP_INFO's state numbers (include/net/tcp_states.h values, tcp(7)).
+uint8_t linux_state(tcp::State state) {
+    switch (state) {
+        case tcp::State::ESTABLISHED:
+            return TCP_ESTABLISHED;
+        case tcp::State::SYN_SENT:
+            return TCP_SYN_SENT;
+        case tcp::State::SYN_RECEIVED:
+            return TCP_SYN_RECV;
+        case tcp::State::FIN_WAIT_1:
+            return TCP_FIN_WAIT1;
+        case tcp::State::FIN_WAIT_2:
+            return TCP_FIN_WAIT2;
+        case tcp::State::TIME_WAIT:
+            return TCP_TIME_WAIT;
+        case tcp::State::CLOSE_WAIT:
+            return TCP_CLOSE_WAIT;
+        case tcp::State::LAST_ACK:
+            return TCP_LAST_ACK;
+        case tcp::State::LISTEN:
+            return TCP_LISTEN;
+        case tcp::State::CLOSING:
+            return TCP_CLOSING;
+        case tcp::State::CLOSED:
+            break;
+    }
+    return TCP_CLOSE;
+}
+
+tcp_info info_of(const tcp::Tcb& t, Instant now) {
+    const tcp::Numbers n = tcp::numbers(t, now);
+    tcp_info i{};
+    i.tcpi_state = linux_state(n.state);
+    i.tcpi_retransmits = n.retransmits;
+    i.tcpi_probes = n.probes;
+    i.tcpi_backoff = n.backoff;
+    i.tcpi_options = uint8_t((n.timestamps ? TCPI_OPT_TIMESTAMPS : 0) | (n.sack ? TCPI_OPT_SACK : 0) |
+                             (n.snd_wscale || n.rcv_wscale ? TCPI_OPT_WSCALE : 0));
+    i.tcpi_snd_wscale = n.snd_wscale & 15;
+    i.tcpi_rcv_wscale = n.rcv_wscale & 15;
+    i.tcpi_rto = n.rto_us;
+    i.tcpi_ato = n.ato_us;
+    i.tcpi_snd_mss = n.snd_mss;
+    i.tcpi_rcv_mss = n.rcv_mss;
+    i.tcpi_unacked = n.unacked;
+    i.tcpi_sacked = n.sacked;
+    i.tcpi_lost = n.lost;
+    i.tcpi_retrans = n.retrans;
+    i.tcpi_last_data_sent = n.last_data_sent_ms;
+    i.tcpi_last_data_recv = n.last_data_recv_ms;
+    i.tcpi_last_ack_recv = n.last_ack_recv_ms;
+    i.tcpi_pmtu = uint32_t(t.cfg.mss) + 40;
+    i.tcpi_rcv_ssthresh = n.rcv_ssthresh;
+    i.tcpi_rtt = n.rtt_us;
+    i.tcpi_rttvar = n.rttvar_us;
+    i.tcpi_snd_ssthresh = n.snd_ssthresh;
+    i.tcpi_snd_cwnd = n.snd_cwnd;
+    i.tcpi_advmss = t.cfg.mss;
+    i.tcpi_rcv_space = n.rcv_space;
+    i.tcpi_total_retrans = n.total_retrans;
+    return i;
+}
+
+}  // namespace
+
+// options_ was changed: a live connection hears of it.
+void TcpSocket::config_changed() {
+    if (connection_ == nullptr) return;
+    LeaseGuard lease(shard_->lease());
+    tcp::TcpConfig& c = connection_->tcb.cfg;
+    c.nodelay = options_.nodelay;
+    apply_options(c);
+    const Instant now = monotonic_now();
+    tcp::Actions actions;
+    tcp::config_changed(connection_->tcb, now, actions);
+    if (options_.ttl) connection_->path.ttl = uint8_t(options_.ttl);
+    connection_->path.tos = uint8_t(options_.tos);
+    shard_->tcp().absorb(*connection_, actions, now);
+    shard_->tcp().pull(*connection_, now);
+    shard_->tcp().flush(now);
+}
+
+Outcome TcpSocket::set_option(int fd, int level, int name, const void* value, socklen_t len) {
+    if (state() == SocketState::kernel) return Outcome::kernel();
+    const int result = sys::setsockopt(fd, level, name, value, len);
+    const bool refused_by_twin = result < 0;
+    const int n = value ? number(value, len) : 0;
+    bool known = true, live = true;
+    if (refused_by_twin) return Outcome::error(-result);
+    if (level == SOL_SOCKET) {
+        switch (name) {
+            case SO_KEEPALIVE:
+                options_.keepalive = n != 0;
+                break;
+            case SO_LINGER: {
+                struct linger l {};
+                std::memcpy(&l, value, std::min<size_t>(len, sizeof l));
+                options_.linger_on = l.l_onoff;
+                options_.linger_seconds = l.l_linger;
+                live = false;
+                break;
+            }
+            case SO_RCVTIMEO:
+            case SO_SNDTIMEO: {
+                timeval tv{};
+                std::memcpy(&tv, value, std::min<size_t>(len, sizeof tv));
+                const int64_t ns = int64_t(tv.tv_sec) * 1000000000 + int64_t(tv.tv_usec) * 1000;
+                (name == SO_RCVTIMEO ? rcvtimeo_ns_ : sndtimeo_ns_).store(ns, std::memory_order_relaxed);
+                live = false;
+                break;
+            }
+            case SO_RCVLOWAT:
+                receive_low_water_.store(std::max(1, n), std::memory_order_relaxed);
+                if (connection_) {
+                    LeaseGuard lease(shard_->lease());
+                    update_ready();
+                }
+                live = false;
+                break;
+            case SO_RCVBUF:
+            case SO_RCVBUFFORCE:
+            case SO_SNDBUF:
+            case SO_SNDBUFFORCE: {
+                // The twin clamped and doubled it; half of that is text, as in Linux's accounting.
+                int bytes = 0;
+                socklen_t size = sizeof bytes;
+                const bool receive = name == SO_RCVBUF || name == SO_RCVBUFFORCE;
+                sys::getsockopt(fd, SOL_SOCKET, receive ? SO_RCVBUF : SO_SNDBUF, &bytes, &size);
+                (receive ? options_.rcvbuf : options_.sndbuf) = bytes / 2;
+                if (connection_) {
+                    LeaseGuard lease(shard_->lease());
+                    tcp::Tcb& t = connection_->tcb;
+                    tcp::set_buffers(t, options_.sndbuf ? uint32_t(options_.sndbuf) : t.out.limit,
+                                     options_.rcvbuf ? uint32_t(options_.rcvbuf) : t.rcv.buffer, options_.rcvbuf != 0);
+                }
+                live = false;
+                break;
+            }
+            case SO_MAX_PACING_RATE:
+                options_.pacing = uint32_t(n) == UINT32_MAX ? 0 : uint32_t(n);
+                break;
+            default:
+                live = false;  // the twin's answer is all there is (SO_REUSEADDR, SO_PRIORITY, SO_MARK before connect ...)
+        }
+    } else if (level == IPPROTO_TCP) {
+        switch (name) {
+            case TCP_NODELAY:
+                options_.nodelay = n != 0;
+                break;
+            case TCP_CORK:
+                options_.cork = n != 0;
+                break;
+            case TCP_QUICKACK:
+                options_.quickack = n != 0;
+                break;
+            case TCP_KEEPIDLE:
+                options_.keepidle = n;
+                break;
+            case TCP_KEEPINTVL:
+                options_.keepintvl = n;
+                break;
+            case TCP_KEEPCNT:
+                options_.keepcnt = n;
+                break;
+            case TCP_USER_TIMEOUT:
+                options_.user_timeout_ms = n;
+                break;
+            case TCP_MAXSEG:
+                options_.max_seg = n;
+                break;
+            case TCP_SYNCNT:
+                options_.syncnt = n;
+                break;
+            case TCP_LINGER2:
+                options_.linger2 = n;
+                break;
+            case TCP_WINDOW_CLAMP:
+                options_.window_clamp = n;
+                break;
+            case TCP_CONGESTION: {
+                const std::string_view text(static_cast<const char*>(value), strnlen(static_cast<const char*>(value), len));
+                options_.congestion = text == "reno" ? int(tcp::CcKind::newreno) : text == "cubic" ? int(tcp::CcKind::cubic) : -1;
+                break;
+            }
+            case TCP_DEFER_ACCEPT:
+            case TCP_NOTSENT_LOWAT:
+                live = false;
+                break;
+            default:
+                known = false;
+        }
+    } else if (level == IPPROTO_IP) {
+        switch (name) {
+            case IP_TOS:
+                options_.tos = n;
+                break;
+            case IP_TTL:
+                options_.ttl = n > 0 ? n : 0;
+                break;
+            default:
+                live = false;
+        }
+    } else {
+        known = false;
+    }
+    if (!known) {
+        if (phase_.load(std::memory_order_relaxed) == Phase::fresh) {
+            vma_log(info, "sock", "fd {}: socket option level {} name {} is the kernel's: the socket stays with it", fd, level,
+                    name);
+            become_kernel(Reason::unsupported_option);
+        } else {
+            vma_log(warning, "sock",
+                    "fd {}: socket option level {} name {} has no effect on a connection that is already offloaded", fd, level,
+                    name);
+        }
+        return Outcome::value(0);
+    }
+    if (live) {
+        std::lock_guard guard(control_);
+        config_changed();
+    }
+    return Outcome::value(0);
+}
+
+Outcome TcpSocket::get_option(int, int level, int name, void* value, socklen_t* len) {
+    if (state() != SocketState::offloaded || value == nullptr || len == nullptr) return Outcome::kernel();
+    if (level == SOL_SOCKET && name == SO_ERROR) {
+        const int error = take_error();
+        if (connection_) {
+            LeaseGuard lease(shard_->lease());
+            update_ready();
+        }
+        return put_int(error, value, len);
+    }
+    if (connection_ == nullptr || level != IPPROTO_TCP) return Outcome::kernel();
+    LeaseGuard lease(shard_->lease());
+    const tcp::Tcb& t = connection_->tcb;
+    switch (name) {
+        case TCP_INFO: {
+            const tcp_info info = info_of(t, monotonic_now());
+            return put(&info, sizeof info, value, len);
+        }
+        case TCP_MAXSEG:
+            return put_int(t.snd.mss, value, len);
+        case TCP_CONGESTION: {
+            char text[16] = {};
+            std::strcpy(text, t.cfg.cc == tcp::CcKind::newreno ? "reno" : t.cfg.cc == tcp::CcKind::cubic ? "cubic" : "none");
+            return put(text, sizeof text, value, len);
+        }
+        default:
+            return Outcome::kernel();
+    }
+}
+
+Outcome TcpSocket::get_name(bool peer, sockaddr* addr, socklen_t* len) {
+    if (state() != SocketState::offloaded) return Outcome::kernel();
+    const Phase phase = phase_.load(std::memory_order_acquire);
+    if (phase == Phase::listening) return peer ? Outcome::error(ENOTCONN) : Outcome::kernel();
+    if (addr == nullptr || len == nullptr) return Outcome::error(EFAULT);
+    if (int(*len) < 0) return Outcome::error(EINVAL);
+    if (peer) {
+        LeaseGuard lease(shard_->lease());
+        const tcp::State state = connection_->tcb.state;
+        if (state == tcp::State::SYN_SENT || state == tcp::State::CLOSED) return Outcome::error(ENOTCONN);
+    }
+    const sockaddr_in sin = (peer ? remote_ : local_).to_sockaddr_in();
+    std::memcpy(addr, &sin, std::min<size_t>(*len, sizeof sin));
+    *len = sizeof sin;
+    return Outcome::value(0);
+}
+
+}  // namespace vma::sock

@@ -1,0 +1,123 @@
+// TcpSocket: a TCP socket of the program. A connection lives in exactly one shard; a listener listens in the shards of all
+// interfaces that its address covers and, on its twin, for everything else (loopback, other interfaces).
+//
+// The twin of an active open is bound (it reserves the port) and never connected; the twin of an accepted connection is a
+// fresh socket that only gives the descriptor its identity.
+#pragma once
+
+#include <array>
+
+#include "engine/runtime.h"
+#include "engine/tcp_engine.h"
+#include "sock/slab.h"
+#include "sock/socket.h"
+
+namespace vma::sock {
+
+class TcpSocket final : public Socket {
+  public:
+    static TcpSocket* create(int fd, int type, int protocol);  // null: no memory
+    static void destroy(TcpSocket* socket);
+
+    Outcome bind(int fd, const sockaddr* addr, socklen_t len);
+    Outcome connect(int fd, const sockaddr* addr, socklen_t len);
+    Outcome listen(int fd, int backlog);
+    Outcome accept(int fd, sockaddr* addr, socklen_t* len, int flags);
+    Outcome shutdown(int fd, int how);
+    Outcome get_name(bool peer, sockaddr* addr, socklen_t* len);
+    Outcome set_option(int fd, int level, int name, const void* value, socklen_t len);
+    Outcome get_option(int fd, int level, int name, void* value, socklen_t* len);
+    Outcome ioctl(int fd, unsigned long request, void* arg);
+
+    Outcome send(int fd, const msghdr* msg, int flags);
+    Outcome receive(int fd, msghdr* msg, int flags);
+    Outcome sendfile(int fd, int in_fd, off_t* offset, size_t count);
+
+    uint32_t poll_events() override { return ready_.load(std::memory_order_acquire) | listener_events(); }
+    void teardown() override;
+    // SO_LINGER with a time: before the descriptor goes, waits until everything is acknowledged or the time is over.
+    void linger();
+    // A listener is served by the kernel until this process shows that it accepts here (process-model.md section 4).
+    void activate_listener(int fd);
+    void become_kernel(Reason why);
+    void become_twin_in_child();
+
+    // [lease] From the engine.
+    void on_events(uint32_t events, int error);
+    void on_acceptable() { update_listener(); }
+
+    const char* ring_kind() const { return shard_ ? shard_->ring_kind() : listeners_count_ ? listeners_[0].shard->ring_kind() : ""; }
+    Endpoint local() const { return local_; }
+    Endpoint remote() const { return remote_; }
+    const char* state_text() const;
+
+  private:
+    friend class TcpTransfer;
+    enum class Phase : uint8_t { fresh, kernel_listener, listening, connecting, connected };
+    static constexpr unsigned kMaxListeners = 8;
+    static constexpr unsigned kMaxKeys = 64;
+    struct Listening {
+        Shard* shard = nullptr;
+        TcpListener* listener = nullptr;
+    };
+
+    TcpSocket(uint32_t generation_number, int fd, int socket_type, int socket_protocol)
+        : Socket(ObjectKind::tcp, generation_number, fd, AF_INET, socket_type, socket_protocol) {}
+
+    Reason connect_obstacle(int fd, const Endpoint& to, TcpPath& path, Endpoint& local, uint32_t& mtu, Shard*& shard);
+    Outcome wait_connected();
+    Outcome connect_result();
+    void apply_options(tcp::TcpConfig& config) const;
+    void config_changed();
+    void update_ready();      // [lease]
+    void update_listener();   // [lease of a shard of it]
+    uint32_t listener_events();
+    int take_error();         // so_error, once
+    TcpSocket* accept_from_ring(int fd, int flags, int* new_fd, int* error);
+    bool kernel_listener_readable(int fd);
+
+    NetSpace* space_ = nullptr;
+    std::atomic<Phase> phase_{Phase::fresh};
+    Shard* shard_ = nullptr;
+    TcpConnection* connection_ = nullptr;
+    Endpoint local_, remote_;
+    std::array<Listening, kMaxListeners> listeners_;
+    unsigned listeners_count_ = 0;
+    struct Steered {
+        Shard* shard = nullptr;
+        FlowKey key;
+    };
+    std::array<Steered, kMaxKeys> steered_;
+    unsigned steered_count_ = 0;
+    int backlog_ = 0;
+    bool bound_ = false;
+    bool accepted_ = false;            // the twin holds no port
+    bool connect_reported_ = false;    // the first connect() after an asynchronous one has answered
+
+    std::atomic<uint32_t> ready_{EPOLLOUT | EPOLLWRNORM | EPOLLHUP};  // as Linux reports a fresh socket
+    std::atomic<uint32_t> acceptable_{0};  // connections that wait in listeners of ours
+    std::atomic<int> so_error_{0};
+    std::atomic<bool> read_shutdown_{false}, write_shutdown_{false};
+    std::atomic<int64_t> sndtimeo_ns_{0};
+    std::atomic<int> receive_low_water_{1};
+
+    // Options, kept for connections that are made later (and inherited by accepted ones).
+    struct {
+        bool nodelay = false, cork = false, quickack = true, keepalive = false;
+        int keepidle = 0, keepintvl = 0, keepcnt = 0;  // 0: sysctl
+        int user_timeout_ms = 0, max_seg = 0, sndbuf = 0, rcvbuf = 0, syncnt = 0, linger2 = 0, window_clamp = 0;
+        int linger_on = 0, linger_seconds = 0;
+        int congestion = -1;  // CcKind
+        int ttl = 0, tos = 0;
+        uint64_t pacing = 0;
+    } options_;
+
+    SpinGovernor read_governor_, write_governor_;
+};
+
+void tcp_forget_in_child();
+// Orphans with data that is not acknowledged: waits until they are done, at most `bound`. For process exit.
+void tcp_drain_orphans(Duration bound);
+TcpSink& tcp_sink();
+
+}  // namespace vma::sock

@@ -1,0 +1,70 @@
+// What viewers are told about a UDP socket.
+#include <algorithm>
+
+#include "sock/udp_socket.h"
+
+namespace vma::sock {
+
+// control_ held.
+void UdpSocket::publish_state() {
+    stats::SocketIdentity id;
+    id.fd = fd();
+    id.domain = uint16_t(domain);
+    id.type = uint16_t(type);
+    id.protocol = uint16_t(protocol);
+    const bool handed_back = handed_back_.load(std::memory_order_relaxed);
+    id.path = state() == SocketState::undecided                   ? stats::Path::undecided
+              : state() == SocketState::offloaded && !handed_back ? stats::Path::offloaded
+                                                                  : stats::Path::kernel;
+    id.reason = reason();
+    id.nonblocking = nonblocking();
+    if (id.path == stats::Path::offloaded) {
+        const auto shards = Runtime::shards();
+        const unsigned count = presence_count_.load(std::memory_order_relaxed);
+        for (unsigned i = 0; i < count; i++) {
+            const auto place =
+                std::find(shards.begin(), shards.end(), presences_[i].shard) - shards.begin();
+            if (presences_[i].in_demux && place < 64) id.rings |= uint64_t(1) << place;
+        }
+    }
+    id.local = stats::to_address(local_);
+    id.remote = stats::to_address(remote_);
+    stats::set_socket(row_, id);
+}
+
+void UdpSocket::publish_all() {
+    std::lock_guard guard(control_);
+    publish_state();
+    const auto get = [](const std::atomic<uint64_t>& counter) {
+        return counter.load(std::memory_order_relaxed);
+    };
+    const SocketCounters& c = counters;
+    stats::SocketNumbers n;
+    n.rx_packets = get(c.rx_packets);
+    n.rx_bytes = get(c.rx_bytes);
+    n.rx_eagain = get(c.rx_eagain);
+    n.rx_errors = get(c.rx_errors);
+    n.rx_os_packets = get(c.rx_os_packets);
+    n.rx_os_bytes = get(c.rx_os_bytes);
+    n.tx_packets = get(c.tx_packets);
+    n.tx_bytes = get(c.tx_bytes);
+    n.tx_eagain = get(c.tx_eagain);
+    n.tx_errors = get(c.tx_errors);
+    n.tx_os_packets = get(c.tx_os_packets);
+    n.tx_os_bytes = get(c.tx_os_bytes);
+    n.poll_hit = get(c.poll_hit);
+    n.poll_miss = get(c.poll_miss);
+    const unsigned count = presence_count_.load(std::memory_order_acquire);
+    for (unsigned i = 0; i < count; i++) {
+        LeaseGuard lease(presences_[i].shard->lease());
+        const UdpEndpoint& e = *presences_[i].endpoint;
+        n.rx_queue_packets += e.queued();
+        n.rx_queue_bytes += e.charged();
+        n.rx_queue_limit += e.receive_limit();
+        n.rx_queue_packets_max = std::max<uint64_t>(n.rx_queue_packets_max, e.counters.queued_max);
+        n.rx_dropped_full += e.counters.dropped_full;
+    }
+    stats::set_numbers(row_, n);
+}
+
+}  // namespace vma::sock
