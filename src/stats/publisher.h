@@ -1,0 +1,55 @@
+// Publisher: this process's side of the statistics page (layout.h). The data path never comes here: its counters are
+// ordinary memory, copied by the internal thread while a viewer asks (due), so a page fault, a full disk or a slow file
+// system under the page meets no send or receive call.
+//
+// The file is made at the first row, in a directory that others may write to: O_EXCL and O_NOFOLLOW, never through a link,
+// never over a live process's file. Its blocks are reserved before they are touched. Without a directory or when that
+// fails (one warning) there is no page and every call is a cheap no-op.
+//
+// Threads: every call from any thread; a spin lock, last in the lock order, guards the page. No malloc. A forked child
+// leaves its parent's page alone and makes one of its own at its next row.
+#pragma once
+
+#include <atomic>
+#include <string_view>
+
+#include "base/drop.h"
+#include "base/time.h"
+#include "stats/layout.h"
+
+namespace vma::stats {
+
+inline constexpr Duration kPublishEvery = Duration::millis(100);
+inline constexpr Duration kReaderActive = Duration::seconds(10);
+
+// A place in the page. One made before a fork or a withdraw() is void and replaced at the next set.
+struct RowHandle {
+    uint32_t row = UINT32_MAX;
+    uint32_t epoch = 0;
+};
+
+// Where the page goes; before the first row. directory "": no file. Too long a directory counts as none.
+void configure(std::string_view directory, std::string_view program, std::string_view library);
+
+// Writes who and where a socket is; `row` gets a place if it has none. `id.inode` and `id.cookie` 0 are asked of the
+// kernel by id.fd when the place is made, and kept.
+void set_socket(RowHandle& row, const SocketIdentity& id);
+void set_numbers(RowHandle row, const SocketNumbers& numbers);
+void remove_socket(RowHandle& row);
+// Row `index` of the rings; rings are never removed, a closed one has open 0.
+void set_ring(unsigned index, const RingIdentity& id, const RingNumbers& numbers,
+              const DropCounters& drops);
+
+// True when a viewer wants counters now; the caller then publishes all and calls published(). Two loads when nobody asks.
+// Internal thread only.
+bool due(Instant now);
+void published(Instant now);
+
+// Removes the file: the process exits or becomes another program. `for_good`: no page is made any more.
+void withdraw(bool for_good);
+void forget_in_child();  // first act of a forked child
+
+// For tests: path of the file, "" when there is none.
+std::string_view page_path();
+
+}  // namespace vma::stats

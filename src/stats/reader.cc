@@ -1,0 +1,277 @@
+#include "stats/reader.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "base/process.h"
+
+namespace vma::stats {
+namespace {
+
+constexpr uint64_t kMostRows =
+    1u << 20;  // of one segment: as many as a process can have descriptors
+constexpr int kRowTries = 100;
+
+std::string errno_text(int error) { return std::strerror(error); }
+
+// Reads exactly n bytes at `offset`; false when the file ends before.
+bool read_all(int fd, void* out, size_t n, uint64_t offset) {
+    auto* to = static_cast<char*>(out);
+    while (n > 0) {
+        const ssize_t got = pread(fd, to, n, off_t(offset));
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return false;
+        to += got;
+        n -= size_t(got);
+        offset += uint64_t(got);
+    }
+    return true;
+}
+
+// Whether `owner` is one of the user ids that process `pid` runs or ran under: the file's maker is the process.
+bool runs_as(uint32_t pid, uid_t owner) {
+    if (owner == 0) return true;
+    std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+    std::string line;
+    while (std::getline(status, line)) {
+        if (line.rfind("Uid:", 0) != 0) continue;
+        std::istringstream ids(line.substr(4));
+        for (uid_t id; ids >> id;)
+            if (id == owner) return true;
+        return false;
+    }
+    return true;  // no such process or not to be seen: nothing to compare
+}
+
+// Reads the rows of a segment so that none is torn; those that stay so are left out.
+template <class Row>
+bool read_stable(int fd, const Segment& segment, std::vector<Row>& out) {
+    std::vector<Row> again(segment.rows);
+    out.resize(segment.rows);
+    const size_t bytes = segment.rows * sizeof(Row);
+    if (!read_all(fd, out.data(), bytes, segment.offset)) return false;
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (!read_all(fd, again.data(), bytes, segment.offset)) return false;
+    for (size_t i = 0; i < out.size(); i++) {
+        Row *before = &out[i], *after = &again[i];
+        for (int tries = 0; (before->seq & 1) != 0 || before->seq != after->seq; tries++) {
+            if (tries == kRowTries) {
+                *before = {};
+                break;
+            }
+            *before = *after;
+            if (!read_all(fd, after, sizeof(Row), segment.offset + i * sizeof(Row))) return false;
+        }
+    }
+    return true;
+}
+
+std::string file_name(uint32_t pid) { return std::string(kFilePrefix) + std::to_string(pid); }
+
+std::string joined(const std::string& directory, const std::string& name) {
+    return directory.empty() || directory.back() == '/' ? directory + name : directory + "/" + name;
+}
+
+}  // namespace
+
+std::string printable(const char* text, size_t room) {
+    std::string out(text, strnlen(text, room));
+    for (char& c : out)
+        if (c < 0x20 || c > 0x7e) c = '?';
+    return out;
+}
+
+PageFile::PageFile(PageFile&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)),
+      pid_(other.pid_),
+      writable_(other.writable_),
+      start_ticks_(other.start_ticks_),
+      pid_namespace_(other.pid_namespace_),
+      asked_(other.asked_),
+      name_(std::move(other.name_)) {}
+
+PageFile::~PageFile() {
+    if (fd_ >= 0) close(fd_);
+}
+
+std::optional<PageFile> PageFile::open(const std::string& directory, uint32_t pid,
+                                       std::string* why) {
+    PageFile page;
+    page.pid_ = pid;
+    page.name_ = joined(directory, file_name(pid));
+    constexpr int kFlags = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY;
+    page.writable_ = true;
+    page.fd_ = ::open(page.name_.c_str(), O_RDWR | kFlags);
+    if (page.fd_ < 0 && (errno == EACCES || errno == EROFS || errno == EPERM)) {
+        page.writable_ = false;
+        page.fd_ = ::open(page.name_.c_str(), O_RDONLY | kFlags);
+    }
+    if (page.fd_ < 0) {
+        *why = errno == ENOENT
+                   ? fmt::format(
+                         "process {} has no page ({}): it is not preloaded, or has made no socket",
+                         pid, page.name_)
+               : errno == ELOOP ? fmt::format("{} is a symbolic link: not a page", page.name_)
+                                : fmt::format("{}: {}", page.name_, errno_text(errno));
+        return std::nullopt;
+    }
+    struct stat st;
+    if (fstat(page.fd_, &st) != 0 || !S_ISREG(st.st_mode) || st.st_nlink > 1) {
+        *why = fmt::format("{} is not a regular file with one name: not a page", page.name_);
+        return std::nullopt;
+    }
+    Header header;
+    if (!page.read_header(header, why)) return std::nullopt;
+    if (header.pid != pid) {
+        *why = fmt::format("{} says it is of process {}: not a page of {}", page.name_, header.pid,
+                           pid);
+        return std::nullopt;
+    }
+    if (header.pid_namespace == vma::pid_namespace() && !runs_as(pid, st.st_uid)) {
+        *why = fmt::format("{} belongs to user {}, who does not run process {}: not its page",
+                           page.name_, st.st_uid, pid);
+        return std::nullopt;
+    }
+    page.start_ticks_ = header.start_ticks;
+    page.pid_namespace_ = header.pid_namespace;
+    return page;
+}
+
+bool PageFile::read_header(Header& out, std::string* why) const {
+    if (!read_all(fd_, &out, sizeof out, 0)) {
+        *why = fmt::format("{} is cut short: no whole header", name_);
+        return false;
+    }
+    if (std::memcmp(out.magic, kMagic, sizeof kMagic) != 0) {
+        *why = fmt::format("{} is not a statistics page of this library (wrong magic)", name_);
+        return false;
+    }
+    if (out.version != kVersion || out.header_size != sizeof(Header)) {
+        *why = fmt::format(
+            "{} has layout version {}, this vma_stats reads {}: use the vma_stats of that library",
+            name_, out.version, kVersion);
+        return false;
+    }
+    return true;
+}
+
+bool PageFile::read(Snapshot& out, std::string* why) const {
+    out = {};
+    if (!read_header(out.header, why)) return false;
+    if (out.header.state != PageState::ready) {
+        *why = out.header.state == PageState::ended ? fmt::format("process {} has ended", pid_)
+                                                    : fmt::format("{} is still being made", name_);
+        return false;
+    }
+    struct stat st;
+    if (fstat(fd_, &st) != 0) {
+        *why = fmt::format("{}: {}", name_, errno_text(errno));
+        return false;
+    }
+    out.program = printable(out.header.program, sizeof out.header.program);
+    const auto size = uint64_t(st.st_size);
+    if (out.header.segment_count > kMaxSegments) {
+        *why = fmt::format("{} is damaged: {} segments", name_, out.header.segment_count);
+        return false;
+    }
+    for (uint32_t i = 0; i < out.header.segment_count; i++) {
+        const Segment& s = out.header.segments[i];
+        const size_t row = s.kind == SegmentKind::sockets ? sizeof(SocketRow)
+                           : s.kind == SegmentKind::rings ? sizeof(RingRow)
+                                                          : 0;
+        if (row == 0) continue;  // of a kind that came later
+        if (s.row_size != row || s.rows > kMostRows || s.offset < kFirstSegment ||
+            s.offset % 64 != 0) {
+            *why = fmt::format("{} is damaged: segment {} has {} rows of {} bytes at {}", name_, i,
+                               s.rows, s.row_size, s.offset);
+            return false;
+        }
+        bool whole = s.offset <= size && s.rows * row <= size - s.offset;
+        if (whole && s.kind == SegmentKind::sockets) {
+            std::vector<SocketRow> rows;
+            whole = read_stable(fd_, s, rows);
+            for (const SocketRow& r : rows)
+                if (r.in_use) out.sockets.push_back(r);
+        } else if (whole) {
+            std::vector<RingRow> rows;
+            whole = read_stable(fd_, s, rows);
+            out.rings.insert(out.rings.end(), rows.begin(), rows.end());
+        }
+        if (!whole) {
+            *why = fmt::format("{} is cut short: segment {} ends beyond the file", name_, i);
+            return false;
+        }
+    }
+    return true;
+}
+
+int PageFile::request() {
+    if (!writable_) return EROFS;
+    Header header;
+    uint64_t now = 0;
+    const auto at = off_t(kControlOffset + offsetof(Control, request));
+    std::string why;
+    if (!read_header(header, &why) || !read_all(fd_, &now, sizeof now, uint64_t(at))) return EIO;
+    asked_ = now + 1;
+    if (pwrite(fd_, &asked_, sizeof asked_, at) != ssize_t(sizeof asked_))
+        return errno ? errno : EIO;
+    return header.publishing ? 0 : EAGAIN;
+}
+
+bool PageFile::answered() const {
+    Header header;
+    std::string why;
+    return read_header(header, &why) && header.answered >= asked_;
+}
+
+bool PageFile::process_lives() const {
+    if (pid_namespace_ != 0 && pid_namespace_ != pid_namespace())
+        return true;  // its number means nothing here
+    return process_alive(pid_, start_ticks_);
+}
+
+std::vector<uint32_t> list_pages(const std::string& directory, std::string* why) {
+    std::vector<uint32_t> pids;
+    DIR* dir = opendir(directory.empty() ? "." : directory.c_str());
+    if (dir == nullptr) {
+        *why = fmt::format("{}: {}", directory, errno_text(errno));
+        return pids;
+    }
+    while (const dirent* entry = readdir(dir)) {
+        const char *begin = entry->d_name, *end = begin + std::strlen(begin);
+        if (std::strncmp(begin, kFilePrefix, sizeof kFilePrefix - 1) != 0) continue;
+        uint32_t pid = 0;
+        const auto [stop, error] = std::from_chars(begin + sizeof kFilePrefix - 1, end, pid);
+        if (error == std::errc() && stop == end && pid != 0 && file_name(pid) == begin)
+            pids.push_back(pid);
+    }
+    closedir(dir);
+    std::sort(pids.begin(), pids.end());
+    return pids;
+}
+
+unsigned remove_stale_pages(const std::string& directory) {
+    unsigned removed = 0;
+    std::string why;
+    for (const uint32_t pid : list_pages(directory, &why)) {
+        const auto page = PageFile::open(directory, pid, &why);
+        if (page && !page->process_lives() &&
+            unlink(joined(directory, file_name(pid)).c_str()) == 0)
+            removed++;
+    }
+    return removed;
+}
+
+}  // namespace vma::stats
