@@ -1,0 +1,204 @@
+#include "stats/views.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+
+namespace vma::stats {
+namespace {
+
+// Names of the kernel's TCP states as VMA's netstat view writes them, by number from 1 (include/net/tcp_states.h).
+const char* tcp_state_name(unsigned state) {
+    static constexpr const char* names[] = {
+        "",       "ESTABLISHED", "SYN_SENT", "SYN_RCVD", "FIN_WAIT_1", "FIN_WAIT_2", "TIME_WAIT",
+        "CLOSED", "CLOSE_WAIT",  "LAST_ACK", "LISTEN",   "CLOSING",    "SYN_RCVD"};
+    return state < std::size(names) ? names[state] : "";
+}
+
+std::string protocol_name(const SocketIdentity& id) {
+    const char* base = id.protocol == IPPROTO_UDP   ? "udp"
+                       : id.protocol == IPPROTO_TCP ? "tcp"
+                                                    : nullptr;
+    if (base == nullptr) return fmt::format("ip{}", id.protocol);
+    return std::string(base) + (id.domain == AF_INET6 ? "6" : "");
+}
+
+SocketView view_of(const SocketRow& row, const ProcessSockets& kernel) {
+    SocketView v;
+    v.row = row;
+    v.protocol = protocol_name(row.id);
+    v.local = to_endpoint(row.id.local);
+    v.remote = to_endpoint(row.id.remote);
+    v.receive_queue = row.numbers.rx_queue_bytes;
+    const auto twin = kernel.internet.find(row.id.inode);
+    if (twin == kernel.internet.end()) return v;
+    const KernelSocket& k = twin->second;
+    v.receive_queue += k.rx_queue;
+    v.send_queue += k.tx_queue;
+    // The kernel knows the names of its own sockets; those of an offloaded one are in the row and may be more.
+    if (row.id.path != Path::offloaded) {
+        v.local = k.local;
+        v.remote = k.remote;
+        if (row.id.protocol == IPPROTO_TCP) v.tcp_state = tcp_state_name(k.state);
+    }
+    return v;
+}
+
+SocketView unseen(uint64_t inode, int fd, const KernelSocket& k) {
+    SocketView v;
+    v.in_page = false;
+    v.protocol = k.protocol;
+    v.local = k.local;
+    v.remote = k.remote;
+    v.receive_queue = k.rx_queue;
+    v.send_queue = k.tx_queue;
+    if (v.protocol.rfind("tcp", 0) == 0) v.tcp_state = tcp_state_name(k.state);
+    v.row.id.fd = fd;
+    v.row.id.inode = inode;
+    v.row.id.path = Path::kernel;
+    return v;
+}
+
+std::string served_by(const Process& process, const SocketView& v) {
+    const SocketIdentity& id = v.row.id;
+    if (!v.in_page)
+        return "kernel: made out of the library's sight (accepted by a kernel listener, inherited "
+               "or passed in)";
+    std::string text;
+    if (id.path == Path::offloaded) {
+        const std::string rings = rings_text(process, id.rings);
+        text = "offloaded: " + (rings.empty() ? std::string("sends by rings") : rings);
+        if (id.reason == Reason::none) {
+            const SocketNumbers& n = v.row.numbers;
+            if (n.rx_os_packets || n.tx_os_packets)
+                text += fmt::format(" ({} received and {} sent by the kernel)", n.rx_os_packets,
+                                    n.tx_os_packets);
+            return text;
+        }
+        text += fmt::format("; receives by the kernel: {}: ", reason_name(id.reason));
+    } else if (id.path == Path::undecided) {
+        text = "kernel so far: undecided: ";
+        return text + reason_meaning(Reason::undecided);
+    } else {
+        text = fmt::format("kernel: {}: ", reason_name(id.reason));
+    }
+    text += reason_meaning(id.reason);
+    if (const char* advice = reason_advice(id.reason); *advice) text += fmt::format("; {}", advice);
+    return text;
+}
+
+double percent(uint64_t hit, uint64_t miss) {
+    return hit + miss ? 100.0 * double(hit) / double(hit + miss) : 0.0;
+}
+
+}  // namespace
+
+Process make_process(uint32_t pid, Snapshot page, const ProcessSockets& kernel) {
+    Process p;
+    p.pid = pid;
+    p.page = std::move(page);
+    std::vector<uint64_t> seen;
+    for (SocketRow row : p.page.sockets) {
+        if (kernel.known && row.id.inode != 0) {
+            const auto open = kernel.fds.find(row.id.inode);
+            if (open == kernel.fds.end())
+                continue;  // closed; its number was not used for a socket since
+            if (!std::binary_search(open->second.begin(), open->second.end(), row.id.fd))
+                row.id.fd = open->second.front();
+        }
+        seen.push_back(row.id.inode);
+        p.sockets.push_back(view_of(row, kernel));
+    }
+    for (const auto& [inode, fds] : kernel.fds) {
+        const auto k = kernel.internet.find(inode);
+        if (k != kernel.internet.end() && std::find(seen.begin(), seen.end(), inode) == seen.end())
+            p.sockets.push_back(unseen(inode, fds.front(), k->second));
+    }
+    std::stable_sort(
+        p.sockets.begin(), p.sockets.end(),
+        [](const SocketView& a, const SocketView& b) { return a.row.id.fd < b.row.id.fd; });
+    return p;
+}
+
+std::string endpoint_text(const Endpoint& e) {
+    char text[INET6_ADDRSTRLEN];
+    const std::string port = e.port ? std::to_string(e.port) : "*";
+    if (e.addr.is_v4()) {
+        inet_ntop(AF_INET, e.addr.bytes.data() + 12, text, sizeof text);
+        return fmt::format("{}:{}", text, port);
+    }
+    inet_ntop(AF_INET6, e.addr.bytes.data(), text, sizeof text);
+    return e.addr.scope ? fmt::format("[{}%{}]:{}", text, e.addr.scope, port)
+                        : fmt::format("[{}]:{}", text, port);
+}
+
+std::string rings_text(const Process& process, uint64_t rings) {
+    std::string text;
+    for (size_t i = 0; i < process.page.rings.size() && i < 64; i++) {
+        const RingRow& ring = process.page.rings[i];
+        if (!(rings >> i & 1) || !ring.in_use) continue;
+        if (!text.empty()) text += ", ";
+        const std::string interface = printable(ring.id.interface, sizeof ring.id.interface);
+        text += fmt::format(
+            "{} ring on {}", printable(ring.id.kind, sizeof ring.id.kind),
+            interface.empty() ? fmt::format("interface {}", ring.id.ifindex) : interface);
+    }
+    return text;
+}
+
+std::string basic_header() {
+    return " fd      ------------ total offloaded -------------   --------- total os ----------\n"
+           "                pkt   Kbyte   eagain   error  poll%     pkt   Kbyte  eagain   error\n";
+}
+
+std::string basic_rows(const Process& process) {
+    std::string out;
+    for (const SocketView& v : process.sockets) {
+        if (!v.in_page) continue;
+        const SocketNumbers& n = v.row.numbers;
+        out += fmt::format(
+            " {:<3} {:<3} {:>10} {:>7} {:>8} {:>7} {:>6.1f} {:>7} {:>7} {:>7} {:>7}\n", v.row.id.fd,
+            "Rx:", n.rx_packets, n.rx_bytes / 1024, n.rx_eagain, n.rx_errors,
+            percent(n.poll_hit, n.poll_miss), n.rx_os_packets, n.rx_os_bytes / 1024, 0, 0);
+        out += fmt::format(" {:<3} {:<3} {:>10} {:>7} {:>8} {:>7} {:>6} {:>7} {:>7} {:>7} {:>7}\n",
+                           "", "Tx:", n.tx_packets, n.tx_bytes / 1024, n.tx_eagain, n.tx_errors, "",
+                           n.tx_os_packets, n.tx_os_bytes / 1024, 0, 0);
+    }
+    return out + std::string(79, '-') + "\n";
+}
+
+std::string netstat_header() {
+    return fmt::format("{:<5} {:<9} {:<20} {:<20} {:<22} {:<21} {:<11} {:<10} {}\n", "Proto",
+                       "Offloaded", "Recv-Q", "Send-Q", "Local Address", "Foreign Address", "State",
+                       "Inode", "PID/Program name");
+}
+
+std::string netstat_rows(const Process& process) {
+    std::string out;
+    for (const SocketView& v : process.sockets) {
+        const SocketIdentity& id = v.row.id;
+        if (id.inode == 0) continue;
+        out += fmt::format("{:<5} {:<9} {:<20} {:<20} {:<22} {:<21} {:<11} {:<10} {}/{}\n",
+                           v.protocol, id.path == Path::offloaded ? "Yes" : "No", v.receive_queue,
+                           v.send_queue, endpoint_text(v.local), endpoint_text(v.remote),
+                           v.tcp_state, id.inode, process.pid, process.page.program);
+    }
+    return out;
+}
+
+std::string explain(const Process& process) {
+    std::string out =
+        fmt::format("{} (pid {}), libvma {}\n", process.page.program, process.pid,
+                    printable(process.page.header.library, sizeof process.page.header.library));
+    if (process.sockets.empty()) out += "  no TCP or UDP socket\n";
+    for (const SocketView& v : process.sockets) {
+        const std::string peer = v.remote.port ? endpoint_text(v.remote) : "*";
+        out += fmt::format("  fd {:<4} {:<4} {:<21} -> {:<21} {}\n", v.row.id.fd, v.protocol,
+                           endpoint_text(v.local), peer, served_by(process, v));
+    }
+    return out;
+}
+
+}  // namespace vma::stats
