@@ -93,6 +93,10 @@ void count_duplicate(Tcb& t) {
 void detect_loss(Tcb& t, const AckResult& result, bool advanced, Instant now) {
     LossState& l = t.loss;
     if (l.sack_ok) {
+        // A retransmission is overtaken by new text sent a quarter of a round trip after it: it is lost, and waiting for
+        // the RTO would stall. Like Linux, without a second reduction.
+        if (l.state != Recovery::open && result.rtt_valid && t.rtt.has_sample())
+            t.board.mark_retransmissions_lost(result.rtt_sent - t.rtt.min_rtt / 4);
         if (t.board.sacked > 0 && (result.sacked > 0 || advanced)) t.board.mark_lost(t.snd.mss);
         // The head alone in front of three duplicate ACKs whose blocks were split away.
         if (l.state == Recovery::open && l.dup_acks >= 3 && t.board.lost == 0 && t.board.sacked > 0)

@@ -148,6 +148,17 @@ void Scoreboard::mark_all_lost(bool reneged) {
     }
 }
 
+uint32_t Scoreboard::mark_retransmissions_lost(Instant before) {
+    uint32_t again = 0;
+    for (TxRange* r = head; r != nullptr && retransmitted > 0; r = r->next) {
+        if (!r->retransmitted || r->sent >= before) continue;
+        r->retransmitted = false;
+        retransmitted -= r->len();
+        again += r->len();
+    }
+    return again;
+}
+
 TxRange* Scoreboard::next_lost() const {
     if (lost == retransmitted) return nullptr;
     for (TxRange* r = head; r != nullptr; r = r->next)

@@ -57,6 +57,9 @@ struct Scoreboard {
     uint32_t mark_head_lost(TcpMemory& memory, uint32_t n);
     // After a retransmission timeout: all that is not sacked is lost; with `reneged` the sacked too (RFC 2018 section 8).
     void mark_all_lost(bool reneged);
+    // Retransmissions that left before `before` are lost too (the rule of RFC 8985 section 6.2 for them): something sent
+    // after them has arrived. Returns bytes to repeat.
+    uint32_t mark_retransmissions_lost(Instant before);
     // First range marked lost and not in flight again, or null.
     TxRange* next_lost() const;
     // Bytes believed to be in the network.

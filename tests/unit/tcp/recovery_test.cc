@@ -90,6 +90,34 @@ TEST(FastRetransmit, PrrSendsAboutHalfWhileReducing) {
     EXPECT_LE(f.t.board.pipe(f.t.snd.una, f.t.snd.nxt), 7000u);
 }
 
+TEST(FastRetransmit, LostRetransmissionIsRepeatedWithoutTimeout) {
+    Flight f;
+    f.t.cc.kind = CcKind::none;
+    f.t.cc.cwnd = kMaxCwnd;
+    f.ack(0, {{1, 4}});
+    auto out = f.pull_all();
+    ASSERT_GE(out.size(), 1u);
+    EXPECT_EQ(out[0].seq, Flight::at(0));
+    // Text sent together with the retransmission arrives: not enough, the network may reorder.
+    f.send(std::string(1000, 'y'));
+    EXPECT_EQ(f.pull_all().size(), 1u);
+    f.now = f.now + Duration::millis(50);
+    f.send(std::string(1000, 'z'));
+    EXPECT_EQ(f.pull_all().size(), 1u);
+    f.now = f.now + Duration::millis(60);
+    f.ack(0, {{1, 11}});
+    EXPECT_EQ(f.pull_all().size(), 0u);
+    // Text sent half a round trip after it does.
+    f.now = f.now + Duration::millis(50);
+    f.ack(0, {{1, 12}});
+    out = f.pull_all();
+    ASSERT_EQ(out.size(), 1u);
+    EXPECT_EQ(out[0].seq, Flight::at(0));
+    EXPECT_EQ(f.t.count.timeouts, 0u);
+    f.ack(12);
+    EXPECT_EQ(f.t.board.head, nullptr);
+}
+
 TEST(NewReno, ThreeDuplicatesThenPartialAcks) {
     // RFC 6582 section 3.2.
     Flight f(false);
