@@ -147,7 +147,7 @@ TEST(Goodput, FivePercentLossRarelyNeedsTheTimeout) {
         timeouts += link.client.t.count.timeouts;
     }
     EXPECT_LE(timeouts,
-              15u);  // of about 750 recoveries; 40 without the rule for lost retransmissions
+              15u);  // 48 without the rule for lost retransmissions
 }
 
 }  // namespace
