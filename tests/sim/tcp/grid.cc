@@ -146,8 +146,7 @@ TEST(Goodput, FivePercentLossRarelyNeedsTheTimeout) {
         EXPECT_TRUE(link.server.received == link.client.to_send) << "seed " << seed;
         timeouts += link.client.t.count.timeouts;
     }
-    EXPECT_LE(timeouts,
-              15u);  // 48 without the rule for lost retransmissions
+    EXPECT_LE(timeouts, 15u) << "48 without the rule for lost retransmissions";
 }
 
 }  // namespace
