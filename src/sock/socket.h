@@ -13,6 +13,7 @@
 #include "sock/api.h"
 #include "sock/pollable.h"
 #include "sock/wait.h"
+#include "stats/layout.h"
 
 namespace vma::sock {
 
@@ -32,6 +33,7 @@ struct SocketCounters {
     static void add(std::atomic<uint64_t>& counter, uint64_t n) {
         counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
     }
+    stats::SocketNumbers snapshot() const;  // for viewers; the queues are the caller's
 };
 
 class Socket : public Pollable {

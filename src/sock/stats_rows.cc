@@ -11,6 +11,7 @@
 #include "config/banner.h"
 #include "engine/runtime.h"
 #include "sock/fd_table.h"
+#include "sock/tcp_socket.h"
 #include "sock/udp_socket.h"
 #include "stats/publisher.h"
 
@@ -65,16 +66,18 @@ void publish_rings() {
     g_rings_seen = shards.size();
 }
 
-template <class Fn>
-void for_each_own_udp(Fn&& fn) {
+void publish_sockets() {
     for (unsigned fd = 0; fd < FdTable::high_water(); fd++) {
         if (!maybe_ours(int(fd))) continue;
         ObjectRef ref{int(fd)};
-        if (!ref || ref.get()->kind != ObjectKind::udp ||
-            ref.get()->inherited.load(std::memory_order_acquire))
+        if (!ref || !ref.get()->is_socket() || ref.get()->inherited.load(std::memory_order_acquire))
             continue;
-        auto& socket = static_cast<UdpSocket&>(*ref.get());
-        if (socket.fd() == int(fd)) fn(socket);  // once, not for each of its duplicates
+        // Once, not for each of its duplicates.
+        if (static_cast<Socket*>(static_cast<Pollable*>(ref.get()))->fd() != int(fd)) continue;
+        if (ref.get()->kind == ObjectKind::udp)
+            static_cast<UdpSocket&>(*ref.get()).publish_all();
+        else
+            static_cast<TcpSocket&>(*ref.get()).publish_all();
     }
 }
 
@@ -110,12 +113,32 @@ void stats_tick() {
     const bool asked = stats::due(now);
     if (asked || Runtime::shards().size() != g_rings_seen) publish_rings();
     if (!asked) return;
-    for_each_own_udp([](UdpSocket& socket) { socket.publish_all(); });
+    publish_sockets();
     stats::published(now);
 }
 
-void stats_republish() {
-    for_each_own_udp([](UdpSocket& socket) { socket.publish_all(); });
+void stats_republish() { publish_sockets(); }
+
+stats::SocketNumbers SocketCounters::snapshot() const {
+    const auto get = [](const std::atomic<uint64_t>& counter) {
+        return counter.load(std::memory_order_relaxed);
+    };
+    stats::SocketNumbers n;
+    n.rx_packets = get(rx_packets);
+    n.rx_bytes = get(rx_bytes);
+    n.rx_eagain = get(rx_eagain);
+    n.rx_errors = get(rx_errors);
+    n.rx_os_packets = get(rx_os_packets);
+    n.rx_os_bytes = get(rx_os_bytes);
+    n.tx_packets = get(tx_packets);
+    n.tx_bytes = get(tx_bytes);
+    n.tx_eagain = get(tx_eagain);
+    n.tx_errors = get(tx_errors);
+    n.tx_os_packets = get(tx_os_packets);
+    n.tx_os_bytes = get(tx_os_bytes);
+    n.poll_hit = get(poll_hit);
+    n.poll_miss = get(poll_miss);
+    return n;
 }
 
 void stats_forget_in_child() {

@@ -2,6 +2,9 @@
 // them; those that went to the kernel at birth are none, and no hook looks at them any more: they have a row by descriptor
 // number, replaced when the number is used for a new socket. In between the row may outlive the socket; a viewer drops it
 // because the inode is gone.
+//
+// A TCP socket gets its row when it is connected, listens or goes to the kernel, an accepted one when a viewer asks first:
+// accept and close of short connections make no system call for us.
 #pragma once
 
 #include "base/reason.h"

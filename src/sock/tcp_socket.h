@@ -11,6 +11,7 @@
 #include "engine/tcp_engine.h"
 #include "sock/slab.h"
 #include "sock/socket.h"
+#include "stats/publisher.h"
 
 namespace vma::sock {
 
@@ -50,6 +51,7 @@ class TcpSocket final : public Socket {
     Endpoint local() const { return local_; }
     Endpoint remote() const { return remote_; }
     const char* state_text() const;
+    void publish_all();  // for viewers: state, counters and queues into the statistics page
 
   private:
     friend class TcpTransfer;
@@ -75,6 +77,8 @@ class TcpSocket final : public Socket {
     int take_error();         // so_error, once
     TcpSocket* accept_from_ring(int fd, int flags, int* new_fd, int* error);
     bool kernel_listener_readable(int fd);
+    void publish_state();
+    void publish_state(uint16_t tcp_state);
 
     NetSpace* space_ = nullptr;
     std::atomic<Phase> phase_{Phase::fresh};
@@ -113,6 +117,7 @@ class TcpSocket final : public Socket {
     } options_;
 
     SpinGovernor read_governor_, write_governor_;
+    stats::RowHandle row_;
 };
 
 void tcp_forget_in_child();

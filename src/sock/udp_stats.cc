@@ -35,25 +35,7 @@ void UdpSocket::publish_state() {
 void UdpSocket::publish_all() {
     std::lock_guard guard(control_);
     publish_state();
-    const auto get = [](const std::atomic<uint64_t>& counter) {
-        return counter.load(std::memory_order_relaxed);
-    };
-    const SocketCounters& c = counters;
-    stats::SocketNumbers n;
-    n.rx_packets = get(c.rx_packets);
-    n.rx_bytes = get(c.rx_bytes);
-    n.rx_eagain = get(c.rx_eagain);
-    n.rx_errors = get(c.rx_errors);
-    n.rx_os_packets = get(c.rx_os_packets);
-    n.rx_os_bytes = get(c.rx_os_bytes);
-    n.tx_packets = get(c.tx_packets);
-    n.tx_bytes = get(c.tx_bytes);
-    n.tx_eagain = get(c.tx_eagain);
-    n.tx_errors = get(c.tx_errors);
-    n.tx_os_packets = get(c.tx_os_packets);
-    n.tx_os_bytes = get(c.tx_os_bytes);
-    n.poll_hit = get(c.poll_hit);
-    n.poll_miss = get(c.poll_miss);
+    stats::SocketNumbers n = counters.snapshot();
     const unsigned count = presence_count_.load(std::memory_order_acquire);
     for (unsigned i = 0; i < count; i++) {
         LeaseGuard lease(presences_[i].shard->lease());

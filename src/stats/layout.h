@@ -86,14 +86,17 @@ struct SocketIdentity {
     uint16_t protocol = 0;
     Path path = Path::undecided;
     Reason reason = Reason::none;  // none: everything by rings
-    uint32_t nonblocking = 0;
+    uint16_t nonblocking = 0;
+    uint16_t tcp_state =
+        0;  // 0 CLOSED ... 10 TIME_WAIT, in the order of RFC 9293; kernel sockets: not kept
     uint64_t inode = 0;   // of the kernel twin: proc(5) fd/ and net/{udp,tcp}
     uint64_t cookie = 0;  // SO_COOKIE
     uint64_t rings = 0;   // bit i: served by ring row i
     Address local, remote;
 };
 
-// Counters of SocketCounters (sock/socket.h) and the receive queue, in bytes charged against SO_RCVBUF.
+// Counters of SocketCounters (sock/socket.h) and the queues. UDP's receive queue is in bytes charged against SO_RCVBUF,
+// TCP's are unread and unacknowledged bytes.
 struct SocketNumbers {
     uint64_t rx_packets = 0, rx_bytes = 0, rx_eagain = 0, rx_errors = 0;
     uint64_t rx_os_packets = 0, rx_os_bytes = 0;
@@ -102,6 +105,7 @@ struct SocketNumbers {
     uint64_t poll_hit = 0, poll_miss = 0;
     uint64_t rx_queue_packets = 0, rx_queue_bytes = 0, rx_queue_limit = 0;
     uint64_t rx_queue_packets_max = 0, rx_dropped_full = 0;
+    uint64_t tx_queue_bytes = 0, tx_retransmits = 0;
 };
 
 struct alignas(64) SocketRow {
@@ -137,7 +141,7 @@ static_assert(sizeof(Header) <= kHeaderBytes);
 static_assert(unsigned(DropReason::count) <= kDropSlots);
 static_assert(std::is_trivially_copyable_v<SocketRow> && std::is_trivially_copyable_v<RingRow>);
 // A difference here is a change of the layout.
-static_assert(sizeof(Segment) == 24 && sizeof(SocketIdentity) == 88 && sizeof(SocketRow) == 256);
+static_assert(sizeof(Segment) == 24 && sizeof(SocketIdentity) == 88 && sizeof(SocketRow) == 320);
 static_assert(sizeof(RingRow) == 896);
 
 inline Address to_address(const Endpoint& e) {

@@ -39,7 +39,9 @@ Json numbers_of(const SocketNumbers& n) {
             {"rx_queue_bytes", n.rx_queue_bytes},
             {"rx_queue_limit", n.rx_queue_limit},
             {"rx_queue_packets_max", n.rx_queue_packets_max},
-            {"rx_dropped_full", n.rx_dropped_full}};
+            {"rx_dropped_full", n.rx_dropped_full},
+            {"tx_queue_bytes", n.tx_queue_bytes},
+            {"tx_retransmits", n.tx_retransmits}};
 }
 
 Json socket_of(const SocketView& v) {

@@ -17,6 +17,14 @@ const char* tcp_state_name(unsigned state) {
     return state < std::size(names) ? names[state] : "";
 }
 
+// The same by SocketIdentity::tcp_state.
+const char* our_tcp_state_name(unsigned state) {
+    static constexpr const char* names[] = {"CLOSED",      "LISTEN",     "SYN_SENT",   "SYN_RCVD",
+                                            "ESTABLISHED", "FIN_WAIT_1", "FIN_WAIT_2", "CLOSE_WAIT",
+                                            "CLOSING",     "LAST_ACK",   "TIME_WAIT"};
+    return state < std::size(names) ? names[state] : "";
+}
+
 std::string protocol_name(const SocketIdentity& id) {
     const char* base = id.protocol == IPPROTO_UDP   ? "udp"
                        : id.protocol == IPPROTO_TCP ? "tcp"
@@ -32,6 +40,8 @@ SocketView view_of(const SocketRow& row, const ProcessSockets& kernel) {
     v.local = to_endpoint(row.id.local);
     v.remote = to_endpoint(row.id.remote);
     v.receive_queue = row.numbers.rx_queue_bytes;
+    v.send_queue = row.numbers.tx_queue_bytes;
+    if (row.id.protocol == IPPROTO_TCP) v.tcp_state = our_tcp_state_name(row.id.tcp_state);
     const auto twin = kernel.internet.find(row.id.inode);
     if (twin == kernel.internet.end()) return v;
     const KernelSocket& k = twin->second;
@@ -64,8 +74,8 @@ SocketView unseen(uint64_t inode, int fd, const KernelSocket& k) {
 std::string served_by(const Process& process, const SocketView& v) {
     const SocketIdentity& id = v.row.id;
     if (!v.in_page)
-        return "kernel: made out of the library's sight (accepted by a kernel listener, inherited "
-               "or passed in)";
+        return "kernel: not in the page: not used yet, or accepted by a kernel listener, inherited "
+               "or passed in";
     std::string text;
     if (id.path == Path::offloaded) {
         const std::string rings = rings_text(process, id.rings);
@@ -79,8 +89,7 @@ std::string served_by(const Process& process, const SocketView& v) {
         }
         text += fmt::format("; receives by the kernel: {}: ", reason_name(id.reason));
     } else if (id.path == Path::undecided) {
-        text = "kernel so far: undecided: ";
-        return text + reason_meaning(Reason::undecided);
+        text = fmt::format("kernel so far: {}: ", reason_name(id.reason));
     } else {
         text = fmt::format("kernel: {}: ", reason_name(id.reason));
     }
