@@ -468,7 +468,7 @@ void TcpEngine::establish(TcpHalfOpen& h, Received& r, Instant now) {
         return drops_.add(DropReason::no_buffer);
     }
     c->in_demux = true;
-    c->steered = steer(c->tuple);
+    // No flow of its own: the listener's covers it, and a flow per connection costs tens of microseconds.
     counters_.connections++;
     c->listener = &l;
     l.ready.push_back(*c);
@@ -606,6 +606,14 @@ void TcpEngine::close_listener(TcpListener& l, Instant now) {
         if (embryo == nullptr) break;
         destroy(*embryo);
     }
+    // Its flows go next: connections that live under them get one of their own first.
+    demux_.for_each([&](TcpTarget& target) {
+        if (target.kind != TcpTarget::Kind::connection) return;
+        auto& c = static_cast<TcpConnection&>(target);
+        if (!c.steered && c.tuple.local.port == l.tuple.local.port &&
+            (l.tuple.local.addr.is_any() || c.tuple.local.addr == l.tuple.local.addr))
+            c.steered = steer(c.tuple);
+    });
     while (TcpConnection* c = l.ready.pop_front()) {
         c->listener = nullptr;
         tcp::Actions actions;
@@ -634,7 +642,8 @@ uint64_t TcpEngine::unfinished() const {
         if (target.kind != TcpTarget::Kind::connection) return;
         const auto& c = static_cast<TcpConnection&>(target);
         if (c.owner == nullptr && c.listener == nullptr && c.tcb.state != tcp::State::CLOSED &&
-            (c.tcb.out.bytes != 0 || c.tcb.state < tcp::State::FIN_WAIT_2))
+            (c.tcb.out.bytes != 0 || c.tcb.state < tcp::State::FIN_WAIT_2 || c.tcb.state == tcp::State::CLOSING ||
+             c.tcb.state == tcp::State::LAST_ACK))
             n++;
     });
     return n;

@@ -42,9 +42,10 @@ void tick() {
 Reason born_kernel(int domain, int kind, int protocol) {
     if (domain == AF_INET6) return Reason::ipv6;
     if (domain != AF_INET) return Reason::family;
-    if (kind != SOCK_DGRAM || (protocol != 0 && protocol != IPPROTO_UDP)) return Reason::protocol;
+    const int ours = kind == SOCK_DGRAM ? IPPROTO_UDP : kind == SOCK_STREAM ? IPPROTO_TCP : -1;
+    if (ours < 0 || (protocol != 0 && protocol != ours)) return Reason::protocol;
     if (!Runtime::options().offloaded_sockets) return Reason::offload_off;
-    if (Runtime::snapshot().rules.decide_early(IPPROTO_UDP) == Transport::os) return Reason::rule;
+    if (Runtime::snapshot().rules.decide_early(ours) == Transport::os) return Reason::rule;
     return g_pass_through.load(std::memory_order_relaxed);
 }
 
@@ -133,7 +134,8 @@ void socket_created(int fd, int domain, int type, int protocol) {
         return;
     }
     stats_object_made(fd);
-    UdpSocket* socket = UdpSocket::create(fd, domain, kind, IPPROTO_UDP);
+    Socket* socket = kind == SOCK_DGRAM ? static_cast<Socket*>(UdpSocket::create(fd, domain, kind, IPPROTO_UDP))
+                                        : static_cast<Socket*>(TcpSocket::create(fd, kind, IPPROTO_TCP));
     if (socket == nullptr) {
         stats_kernel_socket(fd, domain, kind, protocol, Reason::memory);
         return;
@@ -415,7 +417,16 @@ void exec_prepare() {
 void exec_failed() { stats_republish(); }
 
 void exit_prepare() {
-    if (Runtime::started()) Runtime::stop();
+    if (Runtime::started() && !Runtime::shards().empty()) {
+        // What was written and not acknowledged still goes out: every connection is closed and the orphans are seen through.
+        for (unsigned fd = 0; fd < FdTable::high_water(); fd++) {
+            if (!maybe_ours(int(fd))) continue;
+            Using object{int(fd)};
+            if (TcpSocket* tcp = object.tcp()) tcp->teardown();
+        }
+        tcp_drain_orphans(Duration::seconds(60));
+        Runtime::stop();
+    }
     stats::withdraw(true);
 }
 

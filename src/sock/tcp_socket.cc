@@ -107,6 +107,7 @@ TcpSocket* TcpSocket::create(int fd, int type, int protocol) {
 
 void TcpSocket::destroy(TcpSocket* socket) {
     Epoll::forget_member(*socket);
+    stats::remove_socket(socket->row_);
     g_slab.give(socket);
 }
 
@@ -116,8 +117,10 @@ void tcp_forget_in_child() {
 }
 
 void TcpSocket::become_kernel(Reason why) {
+    vma_log(debug, "sock", "fd {}: served by the kernel: {}", fd(), reason_meaning(why));
     reason_.store(why, std::memory_order_relaxed);
     state_.store(SocketState::kernel, std::memory_order_release);
+    publish_state();
     TwinEvents::remove(fd());
     Epoll::move_to_kernel(*this);
     watch.notify();
@@ -292,6 +295,7 @@ Outcome TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
         update_ready();
         shard->tcp().flush(monotonic_now());
     }
+    publish_state();
     if (nonblocking()) return Outcome::error(EINPROGRESS);
     return wait_connected();
 }
@@ -410,6 +414,7 @@ void TcpSocket::activate_listener(int fd) {
     reason_.store(Reason::none, std::memory_order_relaxed);
     phase_.store(Phase::listening, std::memory_order_release);
     state_.store(SocketState::offloaded, std::memory_order_release);
+    publish_state();
     kernel_news_.store(true, std::memory_order_release);  // connections may wait in the twin already
     TwinEvents::add(fd, this, generation);
 }
@@ -690,16 +695,16 @@ void TcpSocket::teardown() {
     std::lock_guard guard(control_);
     if (inherited.load(std::memory_order_relaxed) || state() == SocketState::kernel) return;
     const Instant now = monotonic_now();
-    for (unsigned i = 0; i < steered_count_; i++) {
-        LeaseGuard lease(steered_[i].shard->lease());
-        steered_[i].shard->unsteer(steered_[i].key);
-    }
-    steered_count_ = 0;
     for (unsigned i = 0; i < listeners_count_; i++) {
         LeaseGuard lease(listeners_[i].shard->lease());
         listeners_[i].shard->tcp().close_listener(*listeners_[i].listener, now);
     }
     listeners_count_ = 0;
+    for (unsigned i = 0; i < steered_count_; i++) {
+        LeaseGuard lease(steered_[i].shard->lease());
+        steered_[i].shard->unsteer(steered_[i].key);
+    }
+    steered_count_ = 0;
     if (connection_ == nullptr) return;
     LeaseGuard lease(shard_->lease());
     TcpConnection* c = connection_;
@@ -728,7 +733,12 @@ void tcp_drain_orphans(Duration bound) {
             shard->tcp().run_deadlines(now);
             left += shard->tcp().unfinished();
         }
-        if (left == 0 || monotonic_now() >= deadline) return;
+        if (left == 0) return;
+        if (monotonic_now() >= deadline) {
+            vma_log(warning, "sock", "exit: {} connections still had unacknowledged data after {} s and are lost", left,
+                    bound.to_millis() / 1000);
+            return;
+        }
         const timespec nap{0, 200'000};
         pollfd fds[8];
         nfds_t n = 0;

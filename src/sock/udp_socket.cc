@@ -176,6 +176,7 @@ void UdpSocket::leave_shards() {
 }
 
 void UdpSocket::become_kernel(Reason why) {
+    vma_log(debug, "sock", "fd {}: served by the kernel: {}", fd(), reason_meaning(why));
     reason_.store(why, std::memory_order_relaxed);
     state_.store(SocketState::kernel, std::memory_order_release);
     publish_state();
