@@ -8,6 +8,7 @@
 #include "base/deferred_signal.h"
 #include "sock/context.h"
 #include "sock/slab.h"
+#include "sock/udp_socket.h"
 
 namespace vma::sock {
 namespace {
@@ -80,6 +81,14 @@ void Epoll::take_down(EpollItem* item) {
 }
 
 int Epoll::control(int op, int fd, Pollable& member, const epoll_event* event) {
+    if (op == EPOLL_CTL_ADD && member.kind == ObjectKind::udp) {
+        auto& socket = static_cast<UdpSocket&>(member);
+        if (socket.state() == SocketState::undecided) socket.settle(fd, false);
+        if (socket.state() == SocketState::kernel) {
+            kernel_member_added();
+            return -sys::epoll_ctl(this->fd(), op, fd, const_cast<epoll_event*>(event));
+        }
+    }
     SpinGuard guard(ctl_lock_);
     EpollItem* item = find(member, fd);
     switch (op) {

@@ -11,8 +11,8 @@
 #include "sock/epoll.h"
 #include "sock/fd_table.h"
 #include "sock/fork.h"
-#include "sock/socket.h"
 #include "sock/tcp_socket.h"
+#include "sock/udp_socket.h"
 
 namespace vma::sock {
 namespace {
@@ -58,8 +58,9 @@ class PollSet final : public WaitTarget {
             Object* object =
                 fds_[i].fd >= 0 && maybe_ours(fds_[i].fd) ? FdTable::acquire(fds_[i].fd) : nullptr;
             if (object) inherit(*object);
-            if (object && object->kind == ObjectKind::tcp) static_cast<TcpSocket&>(*object).activate_listener(fds_[i].fd);
-            if (object && !served_here(*object)) {
+            if (object && object->kind == ObjectKind::tcp)
+                static_cast<TcpSocket&>(*object).activate_listener(fds_[i].fd);
+            if (object && !served_here(*object, fds_[i].fd)) {
                 release_object(object);
                 object = nullptr;
             }
@@ -128,9 +129,13 @@ class PollSet final : public WaitTarget {
     int count = 0;
 
   private:
-    static bool served_here(Object& object) {
+    static bool served_here(Object& object, int fd) {
         if (object.kind == ObjectKind::epoll) return static_cast<Epoll&>(object).has_members();
-        return static_cast<Socket&>(object).state() == SocketState::offloaded;
+        if (object.kind == ObjectKind::tcp)
+            return static_cast<TcpSocket&>(object).state() == SocketState::offloaded;
+        auto& socket = static_cast<UdpSocket&>(object);
+        if (socket.state() == SocketState::undecided) socket.settle(fd, false);
+        return socket.state() != SocketState::kernel;
     }
 
     pollfd* fds_;

@@ -47,10 +47,7 @@ class UdpReceive final : public WaitTarget {
           msg_(msg),
           flags_(flags),
           name_room_(msg.msg_namelen),
-          control_room_(msg.msg_controllen) {
-        const unsigned n = socket.presence_count_.load(std::memory_order_acquire);
-        for (unsigned i = 0; i < n; i++) shards_[shard_count_++] = socket.presences_[i].shard;
-    }
+          control_room_(msg.msg_controllen) {}
 
     // True: `outcome` is the answer.
     bool ready(bool) override {
@@ -60,6 +57,7 @@ class UdpReceive final : public WaitTarget {
             outcome = Outcome::kernel();
             return true;
         }
+        follow_presence();
         const bool news = socket_.kernel_news_.load(std::memory_order_acquire);
         if (news && (++socket_.turn_ & 7) == 0 && from_twin()) return true;
         for (unsigned i = 0; i < shard_count_; i++)
@@ -73,13 +71,24 @@ class UdpReceive final : public WaitTarget {
     }
     void watch(Sleeper& sleeper) override { socket_.watch.add(sleeper); }
     void unwatch(Sleeper& sleeper) override { socket_.watch.remove(sleeper); }
-    std::span<Shard* const> shards() override { return {shards_, shard_count_}; }
+    std::span<Shard* const> shards() override {
+        follow_presence();
+        return {shards_, shard_count_};
+    }
     void progress() override {
     }  // ready() looks at the rings under the same lease that it reads the queue under
 
     Outcome outcome;
 
   private:
+    // Another thread's bind, connect or first send may bring the socket into shards while this one waits.
+    void follow_presence() {
+        const unsigned n = socket_.presence_count_.load(std::memory_order_acquire);
+        while (shard_count_ < n) {
+            shards_[shard_count_] = socket_.presences_[shard_count_].shard;
+            shard_count_++;
+        }
+    }
     bool from_ring(UdpSocket::Presence& presence) {
         LeaseGuard guard(presence.shard->lease());
         UdpDatagram datagram;
@@ -129,10 +138,14 @@ class UdpReceive final : public WaitTarget {
 };
 
 Outcome UdpSocket::receive(int fd, msghdr* msg, int flags, RecvCall) {
-    if (state() != SocketState::offloaded || (flags & (MSG_ERRQUEUE | MSG_OOB)))
+    if (state() == SocketState::kernel || (flags & (MSG_ERRQUEUE | MSG_OOB)))
+        return Outcome::kernel();
+    const bool may_wait = !nonblocking() && !(flags & MSG_DONTWAIT);
+    // Not bound yet: nothing can come, but who waits must see it when another thread's send binds it.
+    if (state() == SocketState::undecided && !settle(fd, false) &&
+        (!may_wait || state() == SocketState::kernel))
         return Outcome::kernel();
     UdpReceive target(*this, fd, *msg, flags);
-    const bool may_wait = !nonblocking() && !(flags & MSG_DONTWAIT);
     if (!may_wait) {
         // The twin is asked each time after it had something, else every so many empty looks.
         if (kernel_news_.load(std::memory_order_relaxed) ||
@@ -345,6 +358,7 @@ Outcome UdpSocket::send_by_ring(const Destination& to, const msghdr* msg, size_t
 
 Outcome UdpSocket::send(int fd, const msghdr* msg, int flags, SendCall) {
     if (state() == SocketState::kernel) return Outcome::kernel();
+    if (state() == SocketState::undecided && !settle(fd, true)) return send_by_twin(fd, msg, flags);
     if (kernel_send_.load(std::memory_order_relaxed) || corked_ || (flags & kTwinSendFlags) ||
         msg->msg_controllen != 0 || msg->msg_iovlen > UINT16_MAX)
         return send_by_twin(fd, msg, flags);
@@ -358,7 +372,6 @@ Outcome UdpSocket::send(int fd, const msghdr* msg, int flags, SendCall) {
         to = remote_;
         if (to.port == 0) return send_by_twin(fd, msg, flags);
     }
-    if (state() == SocketState::undecided && !autobind(fd)) return send_by_twin(fd, msg, flags);
     if (kernel_news_.load(std::memory_order_acquire)) {
         if (const int error = take_twin_error(fd)) {
             SocketCounters::add(counters.tx_errors, 1);

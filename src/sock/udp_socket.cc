@@ -81,12 +81,16 @@ Outcome UdpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
     return Outcome::value(0);
 }
 
-bool UdpSocket::autobind(int fd) {
+bool UdpSocket::settle(int fd, bool sending) {
     std::lock_guard guard(control_);
-    if (local_.port == 0) {
+    if (state() != SocketState::undecided) return state() == SocketState::offloaded;
+    if (local_.port != 0) {
+        become_kernel(Reason::reuseport_shared);
+    } else if (sending) {
         const sockaddr_in any = Endpoint{}.to_sockaddr_in();
         if (sys::bind(fd, reinterpret_cast<const sockaddr*>(&any), sizeof any) < 0) return false;
         decide_receive(fd);
+        if (state() == SocketState::undecided) become_kernel(Reason::reuseport_shared);
         publish_state();
     }
     return state() == SocketState::offloaded;
@@ -95,7 +99,8 @@ bool UdpSocket::autobind(int fd) {
 Reason UdpSocket::receive_obstacle(int fd, NetSpace& space) {
     const Rules& rules = Runtime::snapshot().rules;
     const auto view = space.monitor().view();
-    if (int_option(fd, SOL_SOCKET, SO_REUSEPORT)) return Reason::reuseport_shared;
+    if (remote_.port == 0 && int_option(fd, SOL_SOCKET, SO_REUSEPORT))
+        return Reason::reuseport_shared;
     if (remote_.port != 0) {
         if (!rules.decide(Role::udp_connect, remote_, &local_).offload) return Reason::rule;
         if (remote_.addr.is_multicast()) return Reason::multicast;
@@ -125,7 +130,7 @@ UdpSocket::Presence* UdpSocket::presence_in(Shard& shard) {
 }
 
 bool UdpSocket::be_present(Shard& shard, const Endpoint& local, const Endpoint& remote,
-                           std::span<const IpAddr> addresses) {
+                           std::span<const IpAddr> addresses, std::span<const Steered> before) {
     LeaseGuard guard(shard.lease());
     Presence* presence = presence_in(shard);
     if (presence == nullptr) return false;
@@ -141,10 +146,11 @@ bool UdpSocket::be_present(Shard& shard, const Endpoint& local, const Endpoint& 
         key.local = {addr, local.port};
         key.remote = remote.port ? remote : Endpoint{};
         key.protocol = IPPROTO_UDP;
-        if (std::any_of(steered_.begin(), steered_.begin() + steered_count_,
-                        [&](const Steered& s) { return s.shard == &shard && s.key == key; }))
-            continue;
-        if (steered_count_ == kMaxKeys || !shard.steer(key)) {
+        const auto same = [&](const Steered& s) { return s.shard == &shard && s.key == key; };
+        if (std::any_of(steered_.begin(), steered_.begin() + steered_count_, same)) continue;
+        // A flow that we have already stays in place: asked for again it would look like somebody else's.
+        const bool kept = std::any_of(before.begin(), before.end(), same);
+        if (steered_count_ == kMaxKeys || (!kept && !shard.steer(key))) {
             all = false;
             continue;
         }
@@ -194,6 +200,11 @@ void UdpSocket::decide_receive(int fd) {
     read_names(fd);
     options_generation_.fetch_add(1, std::memory_order_relaxed);
     if (local_.port == 0) return;
+    // Shared with sockets that we may not see, until it is connected: then what its peer sends is its own. Its first use
+    // tells which it will be.
+    if (state() == SocketState::undecided && remote_.port == 0 &&
+        int_option(fd, SOL_SOCKET, SO_REUSEPORT))
+        return;
     Reason why = Reason::none;
     if (space_ == nullptr) space_ = Runtime::namespace_of(fd, &why);
     if (space_ == nullptr) {
@@ -267,7 +278,7 @@ void UdpSocket::decide_receive(int fd) {
                 if (why == Reason::none) why = failed;
                 continue;
             }
-            if (be_present(*shard, local_, remote_, {addresses.data(), n}))
+            if (be_present(*shard, local_, remote_, {addresses.data(), n}, {old.data(), old_count}))
                 served++;
             else if (why == Reason::none)
                 why = Reason::flow_taken;
@@ -312,6 +323,7 @@ void UdpSocket::decide_receive(int fd) {
             leave_shards();
             become_kernel(Reason::memory);
         }
+        watch.notify();  // who waits already must look at the rings from here on
     }
 }
 

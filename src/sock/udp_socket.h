@@ -36,6 +36,10 @@ class UdpSocket final : public Socket {
     Outcome bind(int fd, const sockaddr* addr, socklen_t len);
     Outcome connect(int fd, const sockaddr* addr, socklen_t len);
 
+    // The first use of an undecided socket decides: `sending` binds it as the kernel would. True: offloaded. A socket that
+    // is not bound stays undecided when it only receives.
+    bool settle(int fd, bool sending);
+
     Outcome send(int fd, const msghdr* msg, int flags, SendCall call);
     Outcome receive(int fd, msghdr* msg, int flags, RecvCall call);
     Outcome set_option(int fd, int level, int name, const void* value, socklen_t len);
@@ -105,14 +109,13 @@ class UdpSocket final : public Socket {
     void drop_steering();
     void leave_shards();
     bool be_present(Shard& shard, const Endpoint& local, const Endpoint& remote,
-                    std::span<const IpAddr> addresses);
+                    std::span<const IpAddr> addresses, std::span<const Steered> before);
     Presence* presence_in(Shard& shard);
     void follow_addresses();
     void become_kernel(Reason why);
     void finish_hand_back_if_drained();
     void read_names(int fd);
     void publish_state();
-    bool autobind(int fd);
 
     Destination destination(int fd, const Endpoint& to);
     Destination resolve(int fd, const Endpoint& to);

@@ -1,0 +1,95 @@
+"""Sockets whose place is decided late, or looked at again later: unbound ones that a thread waits on already,
+SO_REUSEPORT before connect, and a network that changes under an offloaded socket."""
+
+import json
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
+import case
+from netns import eventually
+
+PORT = 7700
+COUNT = 200
+
+
+class Late(case.NetCase):
+    def setUp(self):
+        self.echo = self.python(self.b, "udp_echo.py", self.b.ip, PORT, start=True, cpu=1)
+        self.echo.expect("ready")
+
+    def ask(self, how):
+        for preload in (False, True):
+            with self.subTest(preload=preload):
+                before = self.a.counters("Udp")["InDatagrams"]
+                done = self.python(self.a, "udp_late.py", how, self.b.ip, PORT, COUNT, preload=preload, cpu=0)
+                moved = self.a.counters("Udp")["InDatagrams"] - before
+                self.assert_ok(done)
+                self.assertEqual(done.out.strip().splitlines()[-1], str(COUNT), done.out)
+                self.assertLess(moved, case.SLACK) if preload else self.assertGreaterEqual(moved, COUNT)
+
+    def test_recv(self):
+        self.ask("recv")
+
+    def test_select(self):
+        self.ask("select")
+
+    def test_poll(self):
+        self.ask("poll")
+
+    def test_epoll(self):
+        self.ask("epoll")
+
+    def test_reuseport_then_connect(self):
+        self.ask("reuseport")
+
+
+class Group(case.NetCase):
+    def test_reuseport_server_stays_with_the_kernel(self):
+        """Others may share its port: it must not take their datagrams."""
+        for preload in (False, True):
+            with self.subTest(preload=preload):
+                server = self.python(self.b, "udp_late.py", "reuseport-server", self.b.ip, PORT, COUNT, start=True,
+                                     preload=preload, cpu=1)
+                server.expect("ready")
+                with self.through_the_kernel(self.b, COUNT):
+                    self.assert_ok(self.python(self.a, "udp_talk.py", "ntp", self.b.ip, PORT, COUNT, "--connected"))
+                self.assertEqual(server.wait(5), 0, server.out)
+
+
+class NetworkChanges(case.NetCase):
+    def test_server_stays_offloaded(self):
+        """Links, addresses and routes that have nothing to do with a socket leave it where it is; what was added to an
+        ANY-bound one is served too."""
+        for address in (self.b.ip, "0.0.0.0"):
+            with self.subTest(address=address):
+                port = PORT + (10 if address == "0.0.0.0" else 11)
+                echo = self.python(self.b, "udp_echo.py", address, port, start=True, preload=True, cpu=1)
+                echo.expect("ready")
+                changes = [["ip", "link", "add", "other", "type", "veth", "peer", "name", "another"],
+                           ["ip", "link", "set", "other", "up"],
+                           ["ip", "address", "add", "198.18.7.1/24", "dev", "other"],
+                           ["ip", "route", "add", "198.18.8.0/24", "dev", "other"],
+                           ["ip", "link", "set", self.b.dev, "mtu", "1400"],
+                           ["ip", "address", "add", "198.18.9.1/32", "dev", self.b.dev],
+                           ["ip", "address", "del", "198.18.9.1/32", "dev", self.b.dev],
+                           ["ip", "link", "set", self.b.dev, "mtu", "1500"], ["ip", "link", "del", "other"]]
+                for change in changes:
+                    self.assert_ok(self.b.run(change))
+                    done = self.python(self.a, "udp_talk.py", "ntp", self.b.ip, port, 100)
+                    self.assert_ok(done)
+
+                # The last look at the network may still be under way: what counts is where it settles.
+                def offloaded():
+                    before = self.b.counters("Udp")["InDatagrams"]
+                    done = self.python(self.a, "udp_talk.py", "ntp", self.b.ip, port, 100)
+                    self.assert_ok(done)
+                    return json.loads(done.out)["good"] == 100 and \
+                        self.b.counters("Udp")["InDatagrams"] - before < 10
+
+                self.assertTrue(eventually(offloaded, 5), "the server was left to the kernel")
+                echo.kill()
+
+
+if __name__ == "__main__":
+    case.main()
