@@ -19,11 +19,15 @@ PORT = 7400
 COUNT, SIZE = 200, 2048 // 2
 
 
-class Seen(case.NetCase):
+class Viewed(case.NetCase):
+    """A preloaded program in namespace b, with a directory for its page, and vma_stats there."""
+
+    script = None
+
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="vma-stats-")
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
-        self.program = self.python(self.b, "udp_seen.py", self.b.ip, PORT, preload=True, start=True, stdin=subprocess.PIPE,
+        self.program = self.python(self.b, self.script, self.b.ip, PORT, preload=True, start=True, stdin=subprocess.PIPE,
                                    env={"VMA_STATS_SHMEM_DIR": self.folder, "VMA_TRACELEVEL": "warning"})
         self.pid = int(self.program.expect(r"ready (\d+)").group(1))
         self.fds = {name: int(fd) for name, fd in re.findall(r"(?m)^(\w+) (\d+)$", self.program.out) if name != "ready"}
@@ -34,6 +38,13 @@ class Seen(case.NetCase):
         self.assertEqual(done.rc, status, done.out)
         return done.out
 
+    def explained(self, name):
+        return re.search(rf"(?m)^ +fd {self.fds[name]} .*$", self.stats("explain", "-p", str(self.pid))).group(0)
+
+
+class Seen(Viewed):
+    script = "udp_seen.py"
+
     def talk(self, count):
         """The peer, a kernel socket, sends `count` datagrams and has each back before the next."""
         peer = self.a.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -43,9 +54,6 @@ class Seen(case.NetCase):
             text = i.to_bytes(4, "big") * (SIZE // 4)
             peer.sendto(text, (self.b.ip, PORT))
             self.assertEqual(peer.recv(65536), text)
-
-    def explained(self, name):
-        return re.search(rf"(?m)^ +fd {self.fds[name]} .*$", self.stats("explain", "-p", str(self.pid))).group(0)
 
     def test_each_socket_is_explained(self):
         with self.past_the_kernel(self.b, COUNT):
@@ -141,6 +149,33 @@ class Seen(case.NetCase):
         self.assertIn("--interval", self.stats("-v", "9", status=1))
         self.assertIn("--interval", self.stats("-p", "none", status=1))
         self.assertIn("--interval", self.stats("-n", "no-such-program", status=1))
+
+
+class SeenTcp(Viewed):
+    script = "tcp_seen.py"
+
+    def test_connection_and_listeners(self):
+        client = self.a.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self.addCleanup(client.close)
+        client.settimeout(5)
+        client.connect((self.b.ip, PORT))
+        self.fds["connection"] = int(self.program.expect(r"connection (\d+)").group(1))
+        client.sendall(b"x" * COUNT)
+        received = b""
+        while len(received) < COUNT:
+            received += client.recv(65536)
+        ring = rf"offloaded: packet ring on {self.b.dev}"
+        peer = "%s:%d" % client.getsockname()
+        self.assertRegex(self.explained("listener"), rf"tcp +{self.b.ip}:{PORT} +-> \* +{ring}")
+        self.assertRegex(self.explained("connection"), rf"tcp +{self.b.ip}:{PORT} +-> {peer} +{ring}")
+        self.assertRegex(self.explained("loopback"), r"tcp +127\.0\.0\.1:\d+ .* kernel")
+        (process,) = json.loads(self.stats("--json", "-p", str(self.pid)))["processes"]
+        sockets = {s["fd"]: s for s in process["sockets"]}
+        connection = sockets[self.fds["connection"]]
+        self.assertEqual((connection["tcp_state"], connection["counters"]["rx_bytes"], connection["counters"]["tx_bytes"]),
+                         ("ESTABLISHED", COUNT, COUNT))
+        self.assertEqual((connection["receive_queue"], connection["send_queue"]), (0, 0))
+        self.assertEqual(sockets[self.fds["listener"]]["tcp_state"], "LISTEN")
 
 
 if __name__ == "__main__":
