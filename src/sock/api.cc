@@ -168,8 +168,12 @@ void dup(int oldfd, int newfd) {
 
 Outcome close(int fd) {
     {
-        Using object{fd};
-        if (TcpSocket* socket = object.tcp()) socket->linger();
+        // Not Using: a forked child that closes its copy uses nothing, and the parent keeps the socket.
+        const ObjectRef ref{fd};
+        Object* object = ref.get();
+        if (object && object->kind == ObjectKind::tcp &&
+            !object->inherited.load(std::memory_order_acquire))
+            static_cast<TcpSocket*>(object)->linger();
     }
     descriptor_gone(fd);
     return Outcome::kernel();
