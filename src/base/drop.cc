@@ -13,7 +13,11 @@ constexpr Row kRows[] = {
 };
 }  // namespace
 
-const char* drop_name(DropReason r) { return r < DropReason::count ? kRows[unsigned(r)].name : "unknown"; }
-const char* drop_help(DropReason r) { return r < DropReason::count ? kRows[unsigned(r)].help : "unknown"; }
+const char* drop_name(DropReason r) {
+    return r < DropReason::count ? kRows[unsigned(r)].name : "unknown";
+}
+const char* drop_help(DropReason r) {
+    return r < DropReason::count ? kRows[unsigned(r)].help : "unknown";
+}
 
 }  // namespace vma

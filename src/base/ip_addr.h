@@ -30,7 +30,9 @@ struct IpAddr {
     static constexpr IpAddr v4(uint8_t a, uint8_t b, uint8_t c, uint8_t d) {
         return v4(uint32_t(a) << 24 | uint32_t(b) << 16 | uint32_t(c) << 8 | d);
     }
-    static IpAddr v4_bytes(const void* four_network_bytes) { return v4(load_be32(four_network_bytes)); }
+    static IpAddr v4_bytes(const void* four_network_bytes) {
+        return v4(load_be32(four_network_bytes));
+    }
     static IpAddr v6_bytes(const void* sixteen, uint32_t scope_id = 0) {
         IpAddr a;
         std::memcpy(a.bytes.data(), sixteen, 16);
@@ -77,7 +79,8 @@ struct Endpoint {
         if (sa->sa_family == AF_INET6 && len >= 28) {
             sockaddr_in6 in6;
             std::memcpy(&in6, sa, 28);
-            out = {IpAddr::v6_bytes(&in6.sin6_addr, in6.sin6_scope_id), uint16_t(__builtin_bswap16(in6.sin6_port))};
+            out = {IpAddr::v6_bytes(&in6.sin6_addr, in6.sin6_scope_id),
+                   uint16_t(__builtin_bswap16(in6.sin6_port))};
             return true;
         }
         return false;

@@ -16,7 +16,9 @@ struct Rng {
         return state * 0x2545f4914f6cdd1dull;
     }
     constexpr uint32_t below(uint32_t n) { return n ? uint32_t((next() >> 32) * n >> 32) : 0; }
-    constexpr bool chance(uint32_t numerator, uint32_t denominator) { return below(denominator) < numerator; }
+    constexpr bool chance(uint32_t numerator, uint32_t denominator) {
+        return below(denominator) < numerator;
+    }
 };
 
 }  // namespace vma

@@ -36,7 +36,10 @@ inline long raw(long nr, long a = 0, long b = 0, long c = 0, long d = 0, long e 
     register long x3 __asm__("x3") = d;
     register long x4 __asm__("x4") = e;
     register long x5 __asm__("x5") = f;
-    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory", "cc");
+    __asm__ volatile("svc 0"
+                     : "+r"(x0)
+                     : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5)
+                     : "memory", "cc");
     return x0;
 #else
 #error "port sys::raw to this architecture"
@@ -47,10 +50,18 @@ inline long ptr(const volatile void* p) { return reinterpret_cast<long>(p); }
 
 inline int close(int fd) { return int(raw(SYS_close, fd)); }
 inline ssize_t read(int fd, void* buf, size_t n) { return raw(SYS_read, fd, ptr(buf), long(n)); }
-inline ssize_t write(int fd, const void* buf, size_t n) { return raw(SYS_write, fd, ptr(buf), long(n)); }
-inline int socket(int family, int type, int proto) { return int(raw(SYS_socket, family, type, proto)); }
-inline int bind(int fd, const sockaddr* sa, socklen_t len) { return int(raw(SYS_bind, fd, ptr(sa), len)); }
-inline int connect(int fd, const sockaddr* sa, socklen_t len) { return int(raw(SYS_connect, fd, ptr(sa), len)); }
+inline ssize_t write(int fd, const void* buf, size_t n) {
+    return raw(SYS_write, fd, ptr(buf), long(n));
+}
+inline int socket(int family, int type, int proto) {
+    return int(raw(SYS_socket, family, type, proto));
+}
+inline int bind(int fd, const sockaddr* sa, socklen_t len) {
+    return int(raw(SYS_bind, fd, ptr(sa), len));
+}
+inline int connect(int fd, const sockaddr* sa, socklen_t len) {
+    return int(raw(SYS_connect, fd, ptr(sa), len));
+}
 inline int getsockname(int fd, sockaddr* sa, socklen_t* len) {
     return int(raw(SYS_getsockname, fd, ptr(sa), ptr(len)));
 }
@@ -63,23 +74,31 @@ inline int setsockopt(int fd, int level, int name, const void* v, socklen_t len)
 inline int getsockopt(int fd, int level, int name, void* v, socklen_t* len) {
     return int(raw(SYS_getsockopt, fd, level, name, ptr(v), ptr(len)));
 }
-inline ssize_t sendto(int fd, const void* buf, size_t n, int flags, const sockaddr* sa = nullptr, socklen_t len = 0) {
+inline ssize_t sendto(int fd, const void* buf, size_t n, int flags, const sockaddr* sa = nullptr,
+                      socklen_t len = 0) {
     return raw(SYS_sendto, fd, ptr(buf), long(n), flags, ptr(sa), len);
 }
-inline ssize_t recvfrom(int fd, void* buf, size_t n, int flags, sockaddr* sa = nullptr, socklen_t* len = nullptr) {
+inline ssize_t recvfrom(int fd, void* buf, size_t n, int flags, sockaddr* sa = nullptr,
+                        socklen_t* len = nullptr) {
     return raw(SYS_recvfrom, fd, ptr(buf), long(n), flags, ptr(sa), ptr(len));
 }
-inline ssize_t sendmsg(int fd, const msghdr* m, int flags) { return raw(SYS_sendmsg, fd, ptr(m), flags); }
+inline ssize_t sendmsg(int fd, const msghdr* m, int flags) {
+    return raw(SYS_sendmsg, fd, ptr(m), flags);
+}
 inline ssize_t recvmsg(int fd, msghdr* m, int flags) { return raw(SYS_recvmsg, fd, ptr(m), flags); }
 inline int fcntl(int fd, int cmd, long arg = 0) { return int(raw(SYS_fcntl, fd, cmd, arg)); }
-inline int ioctl(int fd, unsigned long req, void* arg) { return int(raw(SYS_ioctl, fd, long(req), ptr(arg))); }
+inline int ioctl(int fd, unsigned long req, void* arg) {
+    return int(raw(SYS_ioctl, fd, long(req), ptr(arg)));
+}
 inline int ppoll(pollfd* fds, nfds_t n, const timespec* ts, const void* sigmask8 = nullptr) {
     timespec copy{};  // the kernel writes the remaining time back
     if (ts) copy = *ts;
     return int(raw(SYS_ppoll, ptr(fds), long(n), ts ? ptr(&copy) : 0, ptr(sigmask8), 8));
 }
 inline int epoll_create1(int flags) { return int(raw(SYS_epoll_create1, flags)); }
-inline int epoll_ctl(int ep, int op, int fd, epoll_event* ev) { return int(raw(SYS_epoll_ctl, ep, op, fd, ptr(ev))); }
+inline int epoll_ctl(int ep, int op, int fd, epoll_event* ev) {
+    return int(raw(SYS_epoll_ctl, ep, op, fd, ptr(ev)));
+}
 inline int epoll_wait(int ep, epoll_event* ev, int n, int timeout_ms) {
     return int(raw(SYS_epoll_pwait, ep, ptr(ev), n, timeout_ms, 0, 8));
 }

@@ -31,7 +31,9 @@ struct Instant {
     constexpr Instant operator+(Duration d) const {
         return is_never() || d.ns > INT64_MAX - ns ? never() : Instant{ns + d.ns};
     }
-    constexpr Instant operator-(Duration d) const { return is_never() ? never() : Instant{ns - d.ns}; }
+    constexpr Instant operator-(Duration d) const {
+        return is_never() ? never() : Instant{ns - d.ns};
+    }
     constexpr Duration operator-(Instant o) const { return {ns - o.ns}; }
 };
 

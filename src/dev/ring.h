@@ -17,14 +17,14 @@
 namespace vma {
 
 struct RingCaps {
-    uint32_t mtu = 1500;            // largest L3 packet
-    uint32_t max_gso_bytes = 0;     // largest L3 packet of a segmentation-offload frame; 0: none
+    uint32_t mtu = 1500;         // largest L3 packet
+    uint32_t max_gso_bytes = 0;  // largest L3 packet of a segmentation-offload frame; 0: none
     uint16_t max_gso_segments = 0;
-    bool tx_checksum = false;       // finishes TxFrame::csum_start/offset
-    bool rx_checksum = false;       // fills PacketMeta::checksum_good
+    bool tx_checksum = false;  // finishes TxFrame::csum_start/offset
+    bool rx_checksum = false;  // fills PacketMeta::checksum_good
     bool udp_gso = false;
     bool hw_timestamp = false;
-    bool copies_on_send = true;     // payload memory is free again when send() returns
+    bool copies_on_send = true;  // payload memory is free again when send() returns
     bool zero_copy_receive = false;
 };
 
@@ -36,12 +36,14 @@ struct TxFrame {
     ByteView head;
     const iovec* payload = nullptr;
     uint16_t payload_count = 0;
-    uint32_t payload_len = 0;    // sum of the iovecs
-    uint16_t csum_start = 0;     // offset of the L4 header from the frame start; 0: checksum is complete
-    uint16_t csum_offset = 0;    // of the checksum field from csum_start; the field holds the pseudo-header sum
-    uint16_t gso_size = 0;       // payload bytes per segment when gso != none
+    uint32_t payload_len = 0;  // sum of the iovecs
+    uint16_t csum_start =
+        0;  // offset of the L4 header from the frame start; 0: checksum is complete
+    uint16_t csum_offset =
+        0;  // of the checksum field from csum_start; the field holds the pseudo-header sum
+    uint16_t gso_size = 0;  // payload bytes per segment when gso != none
     Gso gso = Gso::none;
-    bool cwr = false;            // TCP CWR set: only the first segment carries it
+    bool cwr = false;  // TCP CWR set: only the first segment carries it
 };
 
 // What a flow matches: local (destination of received frames) address and port, and for a connected flow the remote ones
@@ -56,8 +58,8 @@ struct FlowKey {
 
 struct RingCounters {
     uint64_t rx_frames = 0, rx_bytes = 0, tx_frames = 0, tx_bytes = 0;
-    uint64_t rx_dropped = 0;   // by the ring: full, cut or malformed
-    uint64_t tx_refused = 0;   // frames the device did not take
+    uint64_t rx_dropped = 0;  // by the ring: full, cut or malformed
+    uint64_t tx_refused = 0;  // frames the device did not take
     uint64_t wakeups = 0;
 };
 

@@ -93,9 +93,9 @@ class Shard {
 
     // Earliest TCP deadline, as the internal thread sees it without the lease.
     Instant deadline() const { return {deadline_ns_.load(std::memory_order_acquire)}; }
-    void run_deadlines();               // takes the lease if something is due
-    void deadline_moved(Instant at);    // [lease] the earliest deadline is now this one
-    void neighbors_changed();           // takes the lease
+    void run_deadlines();             // takes the lease if something is due
+    void deadline_moved(Instant at);  // [lease] the earliest deadline is now this one
+    void neighbors_changed();         // takes the lease
 
     // Who looks after the ring, as the internal thread sees it since its last look.
     enum class Attended : uint8_t { busy, by_sleeper, by_nobody };

@@ -68,7 +68,8 @@ const Sysctls& sysctls() {
         read_numbers("ipv4/tcp_wmem", wmem, 3);
         c.send_buffer = uint32_t(std::clamp<long>(wmem[2] / 4, 16384, 1 << 30));
         char algorithm[32] = {};
-        const int fd = int(sys::raw(SYS_openat, AT_FDCWD, sys::ptr("/proc/sys/net/ipv4/tcp_congestion_control"),
+        const int fd = int(sys::raw(SYS_openat, AT_FDCWD,
+                                    sys::ptr("/proc/sys/net/ipv4/tcp_congestion_control"),
                                     O_RDONLY | O_CLOEXEC));
         if (fd >= 0) {
             sys::read(fd, algorithm, sizeof algorithm - 1);
@@ -91,7 +92,9 @@ tcp::TcpConfig tcp_defaults(const Options& options, const RingCaps& caps, uint32
     if (options.is_set(Opt::tcp_timestamp_option) && options.tcp_timestamp_option != 2)
         c.timestamps = options.tcp_timestamp_option == 1;
     if (options.is_set(Opt::tcp_cc_algo))
-        c.cc = options.tcp_cc_algo == 0 ? tcp::CcKind::newreno : options.tcp_cc_algo == 1 ? tcp::CcKind::cubic : tcp::CcKind::none;
+        c.cc = options.tcp_cc_algo == 0   ? tcp::CcKind::newreno
+               : options.tcp_cc_algo == 1 ? tcp::CcKind::cubic
+                                          : tcp::CcKind::none;
     return c;
 }
 

@@ -20,12 +20,17 @@ TcpSink* TcpEngine::sink_ = nullptr;
 
 namespace {
 
+// An accepted connection is steered by its listener's flow, under which the hook asks the kernel for a connection of its own
+// with every segment. One that lives longer gets a flow of its own, which costs a few system calls once.
+constexpr uint64_t kOwnFlowAfter = 64;
 constexpr Duration kNeighborRetry = Duration::millis(5);
 constexpr uint32_t kMaxHead = 14 + 20 + 60;
 constexpr unsigned kPlansPerPull = 64;  // a sender must not keep the lease for ever
 
 void* arena_take(void* owner, size_t bytes) { return static_cast<Arena*>(owner)->allocate(bytes); }
-void arena_give(void* owner, void* block, size_t bytes) { static_cast<Arena*>(owner)->free(block, bytes); }
+void arena_give(void* owner, void* block, size_t bytes) {
+    static_cast<Arena*>(owner)->free(block, bytes);
+}
 
 }  // namespace
 
@@ -132,7 +137,8 @@ void TcpEngine::run_deadlines(Instant now) {
                     queue_deadline(h, tcp::deadline(h.record));
                     break;
                 }
-                const auto verdict = tcp::deadline_reached(h.record, h.listener->config, now, actions);
+                const auto verdict =
+                    tcp::deadline_reached(h.record, h.listener->config, now, actions);
                 if (actions.has_reply) {
                     Received to;
                     to.local = h.record.local;
@@ -163,7 +169,8 @@ void TcpEngine::run_deadlines(Instant now) {
 
 // ---- frames out
 
-bool TcpEngine::send_segment(const tcp::SegmentHead& head, const TcpPath& path, const FlowTuple& tuple, uint16_t* ip_id,
+bool TcpEngine::send_segment(const tcp::SegmentHead& head, const TcpPath& path,
+                             const FlowTuple& tuple, uint16_t* ip_id,
                              const tcp::SegmentPlan* plan) {
     uint8_t bytes[kMaxHead];
     const uint32_t payload = plan ? plan->payload_len : 0;
@@ -348,7 +355,8 @@ void TcpEngine::input(Packet frame, Instant now) {
     if (!segment.ok()) return drops_.add(segment.why());
     if (!frame->meta.checksum_good) {
         Checksum sum;
-        sum.add_pseudo_v4(ip->header.src, ip->header.dst, IPPROTO_TCP, uint16_t(ip->payload.size()));
+        sum.add_pseudo_v4(ip->header.src, ip->header.dst, IPPROTO_TCP,
+                          uint16_t(ip->payload.size()));
         sum.add(ip->payload);
         if (sum.finish() != 0) return drops_.add(DropReason::tcp_checksum);
     }
@@ -392,6 +400,7 @@ void TcpEngine::to_connection(TcpConnection& c, Received& r, Instant now) {
     tcp::Actions actions;
     const tcp::Verdict verdict = tcp::segment_arrives(c.tcb, r.seg, now, actions);
     if (verdict.kind == tcp::Verdict::Drop) drops_.add(verdict.reason);
+    if (!c.steered && c.tcb.count.segs_in == kOwnFlowAfter) c.steered = steer(c.tuple);
     absorb(c, actions, now);
     // Acknowledgements and answers go out once per batch of frames.
     queue_output(c);
@@ -468,7 +477,7 @@ void TcpEngine::establish(TcpHalfOpen& h, Received& r, Instant now) {
         return drops_.add(DropReason::no_buffer);
     }
     c->in_demux = true;
-    // No flow of its own: the listener's covers it, and a flow per connection costs tens of microseconds.
+    // No flow of its own yet: the listener's covers it (kOwnFlowAfter).
     counters_.connections++;
     c->listener = &l;
     l.ready.push_back(*c);
@@ -500,7 +509,8 @@ void TcpEngine::icmp(const Packet& frame, Instant now) {
     const Endpoint local{IpAddr::v4(error->quoted.header.src), error->quoted_src_port()};
     const Endpoint remote{IpAddr::v4(error->quoted.header.dst), error->quoted_dst_port()};
     TcpTarget* target = demux_.find_exact({local, remote});
-    if (target == nullptr || target->kind != TcpTarget::Kind::connection) return drops_.add(DropReason::no_endpoint);
+    if (target == nullptr || target->kind != TcpTarget::Kind::connection)
+        return drops_.add(DropReason::no_endpoint);
     auto& c = static_cast<TcpConnection&>(*target);
     const Seq quoted{error->quoted_seq()};
     if (quoted < c.tcb.snd.una || quoted > c.tcb.snd.nxt) return drops_.add(DropReason::tcp_state);
@@ -533,8 +543,9 @@ void TcpEngine::unsteer(const FlowTuple& tuple) {
     shard_.unsteer(key);
 }
 
-Result<TcpConnection*> TcpEngine::connect(const FlowTuple& tuple, const tcp::TcpConfig& config, const TcpPath& path,
-                                          NetworkMonitor& monitor, void* owner, Instant now) {
+Result<TcpConnection*> TcpEngine::connect(const FlowTuple& tuple, const tcp::TcpConfig& config,
+                                          const TcpPath& path, NetworkMonitor& monitor, void* owner,
+                                          Instant now) {
     monitor_ = &monitor;
     Seq iss = initial_seq(secret_, tuple.local, tuple.remote, now);
     if (TcpTarget* there = demux_.find_exact(tuple)) {
@@ -574,8 +585,8 @@ Result<TcpConnection*> TcpEngine::connect(const FlowTuple& tuple, const tcp::Tcp
     return c;
 }
 
-Result<TcpListener*> TcpEngine::listen(const Endpoint& local, const tcp::TcpConfig& config, uint32_t backlog,
-                                       NetworkMonitor& monitor, void* owner) {
+Result<TcpListener*> TcpEngine::listen(const Endpoint& local, const tcp::TcpConfig& config,
+                                       uint32_t backlog, NetworkMonitor& monitor, void* owner) {
     monitor_ = &monitor;
     auto* l = arena_.make<TcpListener>();
     if (l == nullptr) return Errno{ENOMEM};
@@ -642,8 +653,8 @@ uint64_t TcpEngine::unfinished() const {
         if (target.kind != TcpTarget::Kind::connection) return;
         const auto& c = static_cast<TcpConnection&>(target);
         if (c.owner == nullptr && c.listener == nullptr && c.tcb.state != tcp::State::CLOSED &&
-            (c.tcb.out.bytes != 0 || c.tcb.state < tcp::State::FIN_WAIT_2 || c.tcb.state == tcp::State::CLOSING ||
-             c.tcb.state == tcp::State::LAST_ACK))
+            (c.tcb.out.bytes != 0 || c.tcb.state < tcp::State::FIN_WAIT_2 ||
+             c.tcb.state == tcp::State::CLOSING || c.tcb.state == tcp::State::LAST_ACK))
             n++;
     });
     return n;
@@ -669,7 +680,8 @@ void TcpEngine::become_time_wait(TcpConnection& c, Instant now) {
     w->steered = c.steered;
     const FlowTuple tuple = c.tuple;
     c.steered = false;
-    destroy(c);  // gives the port hold back: the record below keeps the tuple from being used too early
+    destroy(
+        c);  // gives the port hold back: the record below keeps the tuple from being used too early
     if (!demux_.insert(tuple, *w)) {
         if (w->steered) unsteer(tuple);
         arena_.destroy(w);

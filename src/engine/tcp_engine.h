@@ -48,23 +48,24 @@ struct TcpConnection : TcpTarget {
     tcp::Tcb tcb;
     TcpPath path;
     FlowTuple tuple;
-    void* owner = nullptr;            // of the layer above; null: an orphan, or waiting in an accept queue
+    void* owner = nullptr;  // of the layer above; null: an orphan, or waiting in an accept queue
     TcpListener* listener = nullptr;  // while waiting to be accepted
     ListHook accept_hook;
-    ListHook output_hook;             // something may have to be sent
-    uint32_t events = 0;              // not yet told to the owner
+    ListHook output_hook;  // something may have to be sent
+    uint32_t events = 0;   // not yet told to the owner
     int error = 0;
     uint16_t ip_id = 0;
     bool in_demux = false;
-    bool steered = false;             // has a 5-tuple flow of its own
-    uint64_t orphan_token = 0;        // of the layer above, once it has let go: given back when the connection is over
-    ListHook news_hook;               // in TcpEngine::news_
+    bool steered = false;  // has a 5-tuple flow of its own
+    uint64_t orphan_token =
+        0;  // of the layer above, once it has let go: given back when the connection is over
+    ListHook news_hook;  // in TcpEngine::news_
 };
 
 struct TcpListener : TcpTarget {
     TcpListener() : TcpTarget(Kind::listener) {}
     tcp::ListenState state;
-    tcp::TcpConfig config;            // what accepted connections start with
+    tcp::TcpConfig config;  // what accepted connections start with
     FlowTuple tuple;
     void* owner = nullptr;
     uint8_t ttl = 64, tos = 0;
@@ -130,11 +131,12 @@ class TcpEngine {
 
     // Active open. The tuple is free and the flow steered by the engine. EADDRNOTAVAIL: in use (TIME_WAIT included, unless
     // it may be reused); EADDRINUSE from steering; ENOMEM.
-    Result<TcpConnection*> connect(const FlowTuple& tuple, const tcp::TcpConfig& config, const TcpPath& path,
-                                   NetworkMonitor& monitor, void* owner, Instant now);
+    Result<TcpConnection*> connect(const FlowTuple& tuple, const tcp::TcpConfig& config,
+                                   const TcpPath& path, NetworkMonitor& monitor, void* owner,
+                                   Instant now);
     // A listener for tuple.local; flows are steered for each of `addresses`.
-    Result<TcpListener*> listen(const Endpoint& local, const tcp::TcpConfig& config, uint32_t backlog,
-                                NetworkMonitor& monitor, void* owner);
+    Result<TcpListener*> listen(const Endpoint& local, const tcp::TcpConfig& config,
+                                uint32_t backlog, NetworkMonitor& monitor, void* owner);
     // Embryos vanish, connections that wait to be accepted are reset, as Linux does.
     void close_listener(TcpListener& listener, Instant now);
     // The oldest established connection, or null; the caller becomes its owner.
@@ -172,8 +174,8 @@ class TcpEngine {
     void drop_deadline(TcpTarget& target);
     void sift_up(uint32_t i);
     void sift_down(uint32_t i);
-    bool send_segment(const tcp::SegmentHead& head, const TcpPath& path, const FlowTuple& tuple, uint16_t* ip_id,
-                      const tcp::SegmentPlan* plan);
+    bool send_segment(const tcp::SegmentHead& head, const TcpPath& path, const FlowTuple& tuple,
+                      uint16_t* ip_id, const tcp::SegmentPlan* plan);
     void reply(const tcp::SegmentHead& head, const Received& to, uint8_t ttl, uint8_t tos);
     void become_time_wait(TcpConnection& c, Instant now);
     void destroy(TcpConnection& c);
@@ -189,7 +191,8 @@ class TcpEngine {
     IsnSecret secret_;
     tcp::TcpMemory memory_;
     Demux<TcpTarget> demux_;
-    NetworkMonitor* monitor_ = nullptr;  // of the shard's namespace, from the first connect or listen on
+    NetworkMonitor* monitor_ =
+        nullptr;  // of the shard's namespace, from the first connect or listen on
     TcpTarget** heap_ = nullptr;
     uint32_t heap_size_ = 0, heap_room_ = 0;
     List<TcpConnection, &TcpConnection::output_hook> output_;

@@ -134,8 +134,9 @@ void socket_created(int fd, int domain, int type, int protocol) {
         return;
     }
     stats_object_made(fd);
-    Socket* socket = kind == SOCK_DGRAM ? static_cast<Socket*>(UdpSocket::create(fd, domain, kind, IPPROTO_UDP))
-                                        : static_cast<Socket*>(TcpSocket::create(fd, kind, IPPROTO_TCP));
+    Socket* socket = kind == SOCK_DGRAM
+                         ? static_cast<Socket*>(UdpSocket::create(fd, domain, kind, IPPROTO_UDP))
+                         : static_cast<Socket*>(TcpSocket::create(fd, kind, IPPROTO_TCP));
     if (socket == nullptr) {
         stats_kernel_socket(fd, domain, kind, protocol, Reason::memory);
         return;

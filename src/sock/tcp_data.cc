@@ -30,7 +30,8 @@ class IovCursor {
         size_t offset = offset_;
         for (size_t i = at_; i < count_ && n < kStep; i++) {
             if (iov_[i].iov_len > offset)
-                out[n++] = {static_cast<char*>(iov_[i].iov_base) + offset, iov_[i].iov_len - offset};
+                out[n++] = {static_cast<char*>(iov_[i].iov_base) + offset,
+                            iov_[i].iov_len - offset};
             offset = 0;
         }
         return n;
@@ -126,7 +127,8 @@ class TcpTransfer final : public WaitTarget {
             }
             r.cursor.advance(n);
             r.done += n;
-            if (actions.events || actions.has_reply) engine.absorb(*socket_.connection_, actions, now);
+            if (actions.events || actions.has_reply)
+                engine.absorb(*socket_.connection_, actions, now);
         }
         if (now.ns) {
             // The reader made room: a window update may be due.
@@ -149,7 +151,8 @@ class TcpTransfer final : public WaitTarget {
             outcome = Outcome::value(0);
             return true;
         }
-        if (tcb().state == tcp::State::SYN_SENT && socket_.nonblocking() && r.done == 0) return false;
+        if (tcb().state == tcp::State::SYN_SENT && socket_.nonblocking() && r.done == 0)
+            return false;
         return false;
     }
     bool finish_receive() {
@@ -260,14 +263,16 @@ Outcome TcpSocket::receive(int fd, msghdr* msg, int flags) {
             break;
     }
     if (r.done > 0) return partial(EINTR);
-    return pending_signal() == PendingSignal::restart && timeout.ns == 0 ? Outcome::restart() : Outcome::error(EINTR);
+    return pending_signal() == PendingSignal::restart && timeout.ns == 0 ? Outcome::restart()
+                                                                         : Outcome::error(EINTR);
 }
 
 Outcome TcpSocket::send(int fd, const msghdr* msg, int flags) {
     if (state() == SocketState::kernel) return Outcome::kernel();
     (void)fd;
     const Phase phase = phase_.load(std::memory_order_acquire);
-    if (phase == Phase::fresh || phase == Phase::kernel_listener || phase == Phase::listening) return broken_pipe(flags);
+    if (phase == Phase::fresh || phase == Phase::kernel_listener || phase == Phase::listening)
+        return broken_pipe(flags);
     size_t wanted;
     if (!total_length(*msg, wanted)) return Outcome::error(EINVAL);
     TcpTransfer transfer(*this);
@@ -282,8 +287,9 @@ Outcome TcpSocket::send(int fd, const msghdr* msg, int flags) {
         connection_->tcb.cfg.cork = false;
     }
     if (transfer.ready(false))
-        return transfer.outcome.kind == Outcome::Kind::error && transfer.outcome.v == EPIPE ? broken_pipe(flags)
-                                                                                           : transfer.outcome;
+        return transfer.outcome.kind == Outcome::Kind::error && transfer.outcome.v == EPIPE
+                   ? broken_pipe(flags)
+                   : transfer.outcome;
     const bool may_wait = !nonblocking() && !(flags & MSG_DONTWAIT);
     auto partial = [&](int error) {
         if (s.done > 0) {
@@ -301,15 +307,17 @@ Outcome TcpSocket::send(int fd, const msghdr* msg, int flags) {
     if (timeout) limits.deadline = monotonic_now() + Duration{timeout};
     switch (wait_until(transfer, write_governor_, limits)) {
         case WaitEnd::ready:
-            return transfer.outcome.kind == Outcome::Kind::error && transfer.outcome.v == EPIPE ? broken_pipe(flags)
-                                                                                               : transfer.outcome;
+            return transfer.outcome.kind == Outcome::Kind::error && transfer.outcome.v == EPIPE
+                       ? broken_pipe(flags)
+                       : transfer.outcome;
         case WaitEnd::timeout:
             return partial(EAGAIN);
         case WaitEnd::interrupted:
             break;
     }
     if (s.done > 0) return partial(EINTR);
-    return pending_signal() == PendingSignal::restart && timeout == 0 ? Outcome::restart() : Outcome::error(EINTR);
+    return pending_signal() == PendingSignal::restart && timeout == 0 ? Outcome::restart()
+                                                                      : Outcome::error(EINTR);
 }
 
 Outcome TcpSocket::sendfile(int fd, int in_fd, off_t* offset, size_t count) {
@@ -319,14 +327,16 @@ Outcome TcpSocket::sendfile(int fd, int in_fd, off_t* offset, size_t count) {
     if (!S_ISREG(info.st_mode) && !S_ISBLK(info.st_mode)) return Outcome::error(EINVAL);
     if (count == 0) return Outcome::value(0);
     constexpr size_t kPiece = 256 * 1024;
-    void* buffer = sys::mmap(nullptr, std::min(count, kPiece), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* buffer = sys::mmap(nullptr, std::min(count, kPiece), PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (sys::failed(buffer)) return Outcome::error(ENOMEM);
     const size_t room = std::min(count, kPiece);
     off_t at = offset ? *offset : off_t(sys::raw(SYS_lseek, in_fd, 0, SEEK_CUR));
     size_t done = 0;
     Outcome last = Outcome::value(0);
     while (done < count) {
-        const long got = sys::raw(SYS_pread64, in_fd, sys::ptr(buffer), long(std::min(room, count - done)), at);
+        const long got =
+            sys::raw(SYS_pread64, in_fd, sys::ptr(buffer), long(std::min(room, count - done)), at);
         if (got < 0) last = Outcome::error(int(-got));
         if (got <= 0) break;
         iovec iov{buffer, size_t(got)};
@@ -369,7 +379,8 @@ Outcome TcpSocket::ioctl(int fd, unsigned long request, void* arg) {
                 shard_->poll();
                 *out = int(tcp::unread_bytes(connection_->tcb));
             } else {
-                *out = int(request == SIOCOUTQ ? tcp::unacked_bytes(connection_->tcb) : tcp::unsent_bytes(connection_->tcb));
+                *out = int(request == SIOCOUTQ ? tcp::unacked_bytes(connection_->tcb)
+                                               : tcp::unsent_bytes(connection_->tcb));
             }
             return Outcome::value(0);
         }

@@ -69,8 +69,9 @@ tcp_info info_of(const tcp::Tcb& t, Instant now) {
     i.tcpi_retransmits = n.retransmits;
     i.tcpi_probes = n.probes;
     i.tcpi_backoff = n.backoff;
-    i.tcpi_options = uint8_t((n.timestamps ? TCPI_OPT_TIMESTAMPS : 0) | (n.sack ? TCPI_OPT_SACK : 0) |
-                             (n.snd_wscale || n.rcv_wscale ? TCPI_OPT_WSCALE : 0));
+    i.tcpi_options =
+        uint8_t((n.timestamps ? TCPI_OPT_TIMESTAMPS : 0) | (n.sack ? TCPI_OPT_SACK : 0) |
+                (n.snd_wscale || n.rcv_wscale ? TCPI_OPT_WSCALE : 0));
     i.tcpi_snd_wscale = n.snd_wscale & 15;
     i.tcpi_rcv_wscale = n.rcv_wscale & 15;
     i.tcpi_rto = n.rto_us;
@@ -140,7 +141,8 @@ Outcome TcpSocket::set_option(int fd, int level, int name, const void* value, so
                 timeval tv{};
                 std::memcpy(&tv, value, std::min<size_t>(len, sizeof tv));
                 const int64_t ns = int64_t(tv.tv_sec) * 1000000000 + int64_t(tv.tv_usec) * 1000;
-                (name == SO_RCVTIMEO ? rcvtimeo_ns_ : sndtimeo_ns_).store(ns, std::memory_order_relaxed);
+                (name == SO_RCVTIMEO ? rcvtimeo_ns_ : sndtimeo_ns_)
+                    .store(ns, std::memory_order_relaxed);
                 live = false;
                 break;
             }
@@ -166,7 +168,8 @@ Outcome TcpSocket::set_option(int fd, int level, int name, const void* value, so
                     LeaseGuard lease(shard_->lease());
                     tcp::Tcb& t = connection_->tcb;
                     tcp::set_buffers(t, options_.sndbuf ? uint32_t(options_.sndbuf) : t.out.limit,
-                                     options_.rcvbuf ? uint32_t(options_.rcvbuf) : t.rcv.buffer, options_.rcvbuf != 0);
+                                     options_.rcvbuf ? uint32_t(options_.rcvbuf) : t.rcv.buffer,
+                                     options_.rcvbuf != 0);
                 }
                 live = false;
                 break;
@@ -175,7 +178,8 @@ Outcome TcpSocket::set_option(int fd, int level, int name, const void* value, so
                 options_.pacing = uint32_t(n) == UINT32_MAX ? 0 : uint32_t(n);
                 break;
             default:
-                live = false;  // the twin's answer is all there is (SO_REUSEADDR, SO_PRIORITY, SO_MARK before connect ...)
+                live =
+                    false;  // the twin's answer is all there is (SO_REUSEADDR, SO_PRIORITY, SO_MARK before connect ...)
         }
     } else if (level == IPPROTO_TCP) {
         switch (name) {
@@ -213,8 +217,11 @@ Outcome TcpSocket::set_option(int fd, int level, int name, const void* value, so
                 options_.window_clamp = n;
                 break;
             case TCP_CONGESTION: {
-                const std::string_view text(static_cast<const char*>(value), strnlen(static_cast<const char*>(value), len));
-                options_.congestion = text == "reno" ? int(tcp::CcKind::newreno) : text == "cubic" ? int(tcp::CcKind::cubic) : -1;
+                const std::string_view text(static_cast<const char*>(value),
+                                            strnlen(static_cast<const char*>(value), len));
+                options_.congestion = text == "reno"    ? int(tcp::CcKind::newreno)
+                                      : text == "cubic" ? int(tcp::CcKind::cubic)
+                                                        : -1;
                 break;
             }
             case TCP_DEFER_ACCEPT:
@@ -240,13 +247,16 @@ Outcome TcpSocket::set_option(int fd, int level, int name, const void* value, so
     }
     if (!known) {
         if (phase_.load(std::memory_order_relaxed) == Phase::fresh) {
-            vma_log(info, "sock", "fd {}: socket option level {} name {} is the kernel's: the socket stays with it", fd, level,
-                    name);
+            vma_log(
+                info, "sock",
+                "fd {}: socket option level {} name {} is the kernel's: the socket stays with it",
+                fd, level, name);
             become_kernel(Reason::unsupported_option);
         } else {
             vma_log(warning, "sock",
-                    "fd {}: socket option level {} name {} has no effect on a connection that is already offloaded", fd, level,
-                    name);
+                    "fd {}: socket option level {} name {} has no effect on a connection that is "
+                    "already offloaded",
+                    fd, level, name);
         }
         return Outcome::value(0);
     }
@@ -258,7 +268,8 @@ Outcome TcpSocket::set_option(int fd, int level, int name, const void* value, so
 }
 
 Outcome TcpSocket::get_option(int, int level, int name, void* value, socklen_t* len) {
-    if (state() != SocketState::offloaded || value == nullptr || len == nullptr) return Outcome::kernel();
+    if (state() != SocketState::offloaded || value == nullptr || len == nullptr)
+        return Outcome::kernel();
     if (level == SOL_SOCKET && name == SO_ERROR) {
         const int error = take_error();
         if (connection_) {
@@ -279,7 +290,9 @@ Outcome TcpSocket::get_option(int, int level, int name, void* value, socklen_t* 
             return put_int(t.snd.mss, value, len);
         case TCP_CONGESTION: {
             char text[16] = {};
-            std::strcpy(text, t.cfg.cc == tcp::CcKind::newreno ? "reno" : t.cfg.cc == tcp::CcKind::cubic ? "cubic" : "none");
+            std::strcpy(text, t.cfg.cc == tcp::CcKind::newreno ? "reno"
+                              : t.cfg.cc == tcp::CcKind::cubic ? "cubic"
+                                                               : "none");
             return put(text, sizeof text, value, len);
         }
         default:
@@ -296,7 +309,8 @@ Outcome TcpSocket::get_name(bool peer, sockaddr* addr, socklen_t* len) {
     if (peer) {
         LeaseGuard lease(shard_->lease());
         const tcp::State state = connection_->tcb.state;
-        if (state == tcp::State::SYN_SENT || state == tcp::State::CLOSED) return Outcome::error(ENOTCONN);
+        if (state == tcp::State::SYN_SENT || state == tcp::State::CLOSED)
+            return Outcome::error(ENOTCONN);
     }
     const sockaddr_in sin = (peer ? remote_ : local_).to_sockaddr_in();
     std::memcpy(addr, &sin, std::min<size_t>(*len, sizeof sin));

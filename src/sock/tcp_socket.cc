@@ -62,7 +62,9 @@ class Sink final : public TcpSink {
     void tcp_events(TcpConnection& connection, uint32_t events, int error) override {
         static_cast<TcpSocket*>(connection.owner)->on_events(events, error);
     }
-    void tcp_acceptable(TcpListener& listener) override { static_cast<TcpSocket*>(listener.owner)->on_acceptable(); }
+    void tcp_acceptable(TcpListener& listener) override {
+        static_cast<TcpSocket*>(listener.owner)->on_acceptable();
+    }
     void tcp_orphan_gone(uint64_t token) override {
         auto* hold = reinterpret_cast<PortHold*>(token);
         hold->fd.reset();
@@ -76,7 +78,8 @@ Sink g_sink;
 template <class Done>
 class ConditionTarget final : public WaitTarget {
   public:
-    ConditionTarget(Socket& socket, Shard* shard, Done done) : socket_(socket), shard_(shard), done_(done) {}
+    ConditionTarget(Socket& socket, Shard* shard, Done done)
+        : socket_(socket), shard_(shard), done_(done) {}
     bool ready(bool) override {
         LeaseGuard guard(shard_->lease());
         if (done_()) return true;
@@ -183,9 +186,11 @@ Outcome TcpSocket::bind(int fd, const sockaddr* addr, socklen_t len) {
 }
 
 // Why the kernel has to make this connection, or none and everything that the engine needs.
-Reason TcpSocket::connect_obstacle(int fd, const Endpoint& to, TcpPath& path, Endpoint& local, uint32_t& mtu, Shard*& shard) {
+Reason TcpSocket::connect_obstacle(int fd, const Endpoint& to, TcpPath& path, Endpoint& local,
+                                   uint32_t& mtu, Shard*& shard) {
     if (!to.addr.is_v4() || to.port == 0) return Reason::family;
-    if (to.addr.is_any() || to.addr.is_loopback() || to.addr.is_multicast()) return Reason::loopback;
+    if (to.addr.is_any() || to.addr.is_loopback() || to.addr.is_multicast())
+        return Reason::loopback;
     Reason why = Reason::none;
     if (space_ == nullptr) space_ = Runtime::namespace_of(fd, &why);
     if (space_ == nullptr) return why;
@@ -203,7 +208,8 @@ Reason TcpSocket::connect_obstacle(int fd, const Endpoint& to, TcpPath& path, En
     if (route->type == RouteType::local) return Reason::loopback;
     if (route->type != RouteType::unicast) return Reason::broadcast;
     local = {local_.addr.is_any() ? route->source : local_.addr, local_.port};
-    if (!Runtime::snapshot().rules.decide(Role::tcp_client, to, &local).offload) return Reason::rule;
+    if (!Runtime::snapshot().rules.decide(Role::tcp_client, to, &local).offload)
+        return Reason::rule;
     if (space_->policy()) {
         FlowQuery flow;
         flow.protocol = IPPROTO_TCP;
@@ -215,7 +221,8 @@ Reason TcpSocket::connect_obstacle(int fd, const Endpoint& to, TcpPath& path, En
         std::string culprit;
         why = space_->policy()->check(flow, *view, &culprit);
         if (why != Reason::none) {
-            vma_log(info, "sock", "fd {}: the connection stays with the kernel ({}): {}", fd, reason_name(why), culprit);
+            vma_log(info, "sock", "fd {}: the connection stays with the kernel ({}): {}", fd,
+                    reason_name(why), culprit);
             return why;
         }
     }
@@ -244,14 +251,16 @@ Outcome TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
         std::lock_guard guard(control_);
         if (state() == SocketState::kernel) return Outcome::kernel();
         const Phase phase = phase_.load(std::memory_order_relaxed);
-        if (phase == Phase::kernel_listener || phase == Phase::listening) return Outcome::error(EISCONN);
+        if (phase == Phase::kernel_listener || phase == Phase::listening)
+            return Outcome::error(EISCONN);
         if (phase == Phase::connected || phase == Phase::connecting) {
             LeaseGuard lease(shard_->lease());
             shard_->poll();
             if (connection_->tcb.state == tcp::State::SYN_SENT)
                 return nonblocking() ? Outcome::error(EALREADY) : Outcome::error(EALREADY);
             if (!connect_reported_) return connect_result();
-            return Outcome::error(connection_->tcb.state == tcp::State::CLOSED ? ECONNABORTED : EISCONN);
+            return Outcome::error(connection_->tcb.state == tcp::State::CLOSED ? ECONNABORTED
+                                                                               : EISCONN);
         }
         Endpoint to;
         if (!Endpoint::from_sockaddr(addr, len, to)) return Outcome::kernel();
@@ -281,7 +290,8 @@ Outcome TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
         LeaseGuard lease(shard->lease());
         ready_.store(0, std::memory_order_release);
         phase_.store(Phase::connecting, std::memory_order_release);
-        const auto connection = shard->tcp().connect({local, to}, config, path, space_->monitor(), this, monotonic_now());
+        const auto connection = shard->tcp().connect({local, to}, config, path, space_->monitor(),
+                                                     this, monotonic_now());
         if (!connection) {
             phase_.store(Phase::fresh, std::memory_order_release);
             return Outcome::error(connection.error());
@@ -301,7 +311,8 @@ Outcome TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
 }
 
 Outcome TcpSocket::wait_connected() {
-    ConditionTarget target(*this, shard_, [this] { return connection_->tcb.state != tcp::State::SYN_SENT; });
+    ConditionTarget target(*this, shard_,
+                           [this] { return connection_->tcb.state != tcp::State::SYN_SENT; });
     WaitLimits limits = Context::receive_limits();
     const int64_t timeout = sndtimeo_ns_.load(std::memory_order_relaxed);
     if (timeout) limits.deadline = monotonic_now() + Duration{timeout};
@@ -326,7 +337,8 @@ Outcome TcpSocket::listen(int fd, int backlog) {
     if (phase == Phase::connecting || phase == Phase::connected) return Outcome::error(EINVAL);
     const int result = int(sys::raw(SYS_listen, fd, backlog));
     if (result < 0) return Outcome::error(-result);
-    backlog_ = int(std::min<uint32_t>(uint32_t(backlog < 0 ? INT32_MAX : backlog), listen_backlog_limit()));
+    backlog_ = int(
+        std::min<uint32_t>(uint32_t(backlog < 0 ? INT32_MAX : backlog), listen_backlog_limit()));
     sockaddr_storage name{};
     socklen_t size = sizeof name;
     if (sys::getsockname(fd, reinterpret_cast<sockaddr*>(&name), &size) == 0)
@@ -345,9 +357,13 @@ Outcome TcpSocket::listen(int fd, int backlog) {
 }
 
 void TcpSocket::activate_listener(int fd) {
-    if (phase_.load(std::memory_order_acquire) != Phase::kernel_listener || state() == SocketState::kernel) return;
+    if (phase_.load(std::memory_order_acquire) != Phase::kernel_listener ||
+        state() == SocketState::kernel)
+        return;
     std::lock_guard guard(control_);
-    if (phase_.load(std::memory_order_relaxed) != Phase::kernel_listener || state() == SocketState::kernel) return;
+    if (phase_.load(std::memory_order_relaxed) != Phase::kernel_listener ||
+        state() == SocketState::kernel)
+        return;
     Reason why = Reason::none;
     if (space_ == nullptr) space_ = Runtime::namespace_of(fd, &why);
     if (space_ == nullptr) return become_kernel(why);
@@ -363,7 +379,8 @@ void TcpSocket::activate_listener(int fd) {
         std::array<IpAddr, 32> addresses;
         unsigned n = 0;
         for (const InterfaceAddress& a : interface.addresses)
-            if (a.addr.is_v4() && n < addresses.size() && (local_.addr.is_any() || a.addr == local_.addr))
+            if (a.addr.is_v4() && n < addresses.size() &&
+                (local_.addr.is_any() || a.addr == local_.addr))
                 addresses[n++] = a.addr;
         if (n == 0) continue;
         Reason failed = Reason::none;
@@ -376,8 +393,9 @@ void TcpSocket::activate_listener(int fd) {
             std::string culprit;
             failed = space_->policy()->check(flow, *view, &culprit);
             if (failed != Reason::none)
-                vma_log(info, "sock", "listener on port {}, interface {}: stays with the kernel ({}): {}", local_.port,
-                        interface.name, reason_name(failed), culprit);
+                vma_log(info, "sock",
+                        "listener on port {}, interface {}: stays with the kernel ({}): {}",
+                        local_.port, interface.name, reason_name(failed), culprit);
         }
         Shard* shard = failed == Reason::none ? space_->shard(interface.index, &failed) : nullptr;
         if (shard == nullptr) {
@@ -387,7 +405,8 @@ void TcpSocket::activate_listener(int fd) {
         tcp::TcpConfig config = tcp_defaults(Runtime::options(), shard->caps(), interface.mtu);
         apply_options(config);
         LeaseGuard lease(shard->lease());
-        const auto listener = shard->tcp().listen(local_, config, uint32_t(backlog_), space_->monitor(), this);
+        const auto listener =
+            shard->tcp().listen(local_, config, uint32_t(backlog_), space_->monitor(), this);
         if (!listener) {
             if (why == Reason::none) why = Reason::flow_taken;
             continue;
@@ -410,12 +429,14 @@ void TcpSocket::activate_listener(int fd) {
         }
         listeners_[listeners_count_++] = {shard, *listener};
     }
-    if (listeners_count_ == 0) return become_kernel(why == Reason::none ? Reason::interface_unsupported : why);
+    if (listeners_count_ == 0)
+        return become_kernel(why == Reason::none ? Reason::interface_unsupported : why);
     reason_.store(Reason::none, std::memory_order_relaxed);
     phase_.store(Phase::listening, std::memory_order_release);
     state_.store(SocketState::offloaded, std::memory_order_release);
     publish_state();
-    kernel_news_.store(true, std::memory_order_release);  // connections may wait in the twin already
+    kernel_news_.store(true,
+                       std::memory_order_release);  // connections may wait in the twin already
     TwinEvents::add(fd, this, generation);
 }
 
@@ -427,7 +448,8 @@ bool TcpSocket::kernel_listener_readable(int fd) {
 
 uint32_t TcpSocket::listener_events() {
     if (phase_.load(std::memory_order_relaxed) != Phase::listening) {
-        if (phase_.load(std::memory_order_relaxed) == Phase::kernel_listener && kernel_listener_readable(fd()))
+        if (phase_.load(std::memory_order_relaxed) == Phase::kernel_listener &&
+            kernel_listener_readable(fd()))
             return EPOLLIN | EPOLLRDNORM;
         return 0;
     }
@@ -454,7 +476,8 @@ TcpSocket* TcpSocket::accept_from_ring(int, int flags, int* new_fd, int* error) 
             if (listeners_[i].listener->ready.empty()) shard.poll();
             if (listeners_[i].listener->ready.empty()) continue;
         }
-        const int fd = sys::socket(AF_INET, SOCK_STREAM | (flags & (SOCK_NONBLOCK | SOCK_CLOEXEC)), IPPROTO_TCP);
+        const int fd = sys::socket(AF_INET, SOCK_STREAM | (flags & (SOCK_NONBLOCK | SOCK_CLOEXEC)),
+                                   IPPROTO_TCP);
         if (fd < 0) {
             *error = -fd;
             return nullptr;
@@ -470,9 +493,12 @@ TcpSocket* TcpSocket::accept_from_ring(int, int flags, int* new_fd, int* error) 
         socket->accepted_ = true;
         socket->options_ = options_;
         socket->set_nonblocking(flags & SOCK_NONBLOCK);
-        socket->rcvtimeo_ns_.store(rcvtimeo_ns_.load(std::memory_order_relaxed), std::memory_order_relaxed);
-        socket->sndtimeo_ns_.store(sndtimeo_ns_.load(std::memory_order_relaxed), std::memory_order_relaxed);
-        socket->receive_low_water_.store(receive_low_water_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+        socket->rcvtimeo_ns_.store(rcvtimeo_ns_.load(std::memory_order_relaxed),
+                                   std::memory_order_relaxed);
+        socket->sndtimeo_ns_.store(sndtimeo_ns_.load(std::memory_order_relaxed),
+                                   std::memory_order_relaxed);
+        socket->receive_low_water_.store(receive_low_water_.load(std::memory_order_relaxed),
+                                         std::memory_order_relaxed);
         bool taken = false;
         {
             LeaseGuard lease(shard.lease());
@@ -490,7 +516,8 @@ TcpSocket* TcpSocket::accept_from_ring(int, int flags, int* new_fd, int* error) 
                 c->events = 0;
                 socket->update_ready();
             }
-            if (listeners_[i].listener->ready.empty()) acceptable_.store(0, std::memory_order_release);
+            if (listeners_[i].listener->ready.empty())
+                acceptable_.store(0, std::memory_order_release);
         }
         if (!taken) {
             // Another thread was faster.
@@ -533,8 +560,10 @@ void put_name(const Endpoint& name, sockaddr* addr, socklen_t* len) {
 
 Outcome TcpSocket::accept(int fd, sockaddr* addr, socklen_t* len, int flags) {
     activate_listener(fd);
-    if (state() != SocketState::offloaded || phase_.load(std::memory_order_acquire) != Phase::listening) {
-        return phase_.load(std::memory_order_acquire) == Phase::kernel_listener || state() == SocketState::kernel
+    if (state() != SocketState::offloaded ||
+        phase_.load(std::memory_order_acquire) != Phase::listening) {
+        return phase_.load(std::memory_order_acquire) == Phase::kernel_listener ||
+                       state() == SocketState::kernel
                    ? Outcome::kernel()
                    : Outcome::error(EINVAL);
     }
@@ -558,7 +587,8 @@ Outcome TcpSocket::accept(int fd, sockaddr* addr, socklen_t* len, int flags) {
             outcome = Outcome::error(error);
             return true;
         }
-        if (kernel_news_.exchange(false, std::memory_order_acq_rel) && kernel_listener_readable(fd)) {
+        if (kernel_news_.exchange(false, std::memory_order_acq_rel) &&
+            kernel_listener_readable(fd)) {
             const int got = int(sys::raw(SYS_accept4, fd, sys::ptr(addr), sys::ptr(len), flags));
             kernel_news_.store(true, std::memory_order_release);
             if (got == -EAGAIN) return false;
@@ -590,7 +620,8 @@ Outcome TcpSocket::accept(int fd, sockaddr* addr, socklen_t* len, int flags) {
         case WaitEnd::interrupted:
             break;
     }
-    return pending_signal() == PendingSignal::restart && timeout.ns == 0 ? Outcome::restart() : Outcome::error(EINTR);
+    return pending_signal() == PendingSignal::restart && timeout.ns == 0 ? Outcome::restart()
+                                                                         : Outcome::error(EINTR);
 }
 
 // ---- Events and readiness
@@ -607,9 +638,11 @@ void TcpSocket::update_ready() {
     if ((receive_done && send_done) || t.state == tcp::State::CLOSED) events |= EPOLLHUP;
     if (receive_done) events |= EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;
     if (t.state != tcp::State::SYN_SENT) {
-        if (tcp::unread_bytes(t) >= uint32_t(std::max(1, receive_low_water_.load(std::memory_order_relaxed))))
+        if (tcp::unread_bytes(t) >=
+            uint32_t(std::max(1, receive_low_water_.load(std::memory_order_relaxed))))
             events |= EPOLLIN | EPOLLRDNORM;
-        if (send_done || uint64_t(t.out.room()) * 3 >= t.out.limit) events |= EPOLLOUT | EPOLLWRNORM;
+        if (send_done || uint64_t(t.out.room()) * 3 >= t.out.limit)
+            events |= EPOLLOUT | EPOLLWRNORM;
         if (t.rcv.urgent) events |= EPOLLPRI;
     }
     if (so_error_.load(std::memory_order_relaxed)) events |= EPOLLERR;
@@ -623,12 +656,13 @@ void TcpSocket::on_events(uint32_t events, int error) {
         return;
     }
     if (events & tcp::kFailed) so_error_.store(error, std::memory_order_release);
-    if (events & (tcp::kConnected | tcp::kFailed)) phase_.store(Phase::connected, std::memory_order_release);
+    if (events & (tcp::kConnected | tcp::kFailed))
+        phase_.store(Phase::connected, std::memory_order_release);
     const uint32_t before = ready_.load(std::memory_order_relaxed);
     update_ready();
     const uint32_t after = ready_.load(std::memory_order_relaxed);
-    constexpr uint32_t kEdges = tcp::kReadable | tcp::kConnected | tcp::kPeerClosed | tcp::kFailed | tcp::kReleasable |
-                                tcp::kTimeWait | tcp::kUrgent | tcp::kAllAcked;
+    constexpr uint32_t kEdges = tcp::kReadable | tcp::kConnected | tcp::kPeerClosed | tcp::kFailed |
+                                tcp::kReleasable | tcp::kTimeWait | tcp::kUrgent | tcp::kAllAcked;
     if ((after & ~before) || (events & kEdges)) watch.notify();
 }
 
@@ -649,7 +683,8 @@ Outcome TcpSocket::shutdown(int, int how) {
     if (connection_ == nullptr) return Outcome::error(ENOTCONN);
     LeaseGuard lease(shard_->lease());
     tcp::Tcb& t = connection_->tcb;
-    if (t.state == tcp::State::CLOSED || t.state == tcp::State::SYN_SENT || t.state == tcp::State::TIME_WAIT)
+    if (t.state == tcp::State::CLOSED || t.state == tcp::State::SYN_SENT ||
+        t.state == tcp::State::TIME_WAIT)
         return Outcome::error(ENOTCONN);
     const Instant now = monotonic_now();
     tcp::Actions actions;
@@ -670,7 +705,8 @@ Outcome TcpSocket::shutdown(int, int how) {
 }
 
 void TcpSocket::linger() {
-    if (state() != SocketState::offloaded || connection_ == nullptr || !options_.linger_on || options_.linger_seconds == 0)
+    if (state() != SocketState::offloaded || connection_ == nullptr || !options_.linger_on ||
+        options_.linger_seconds == 0)
         return;
     {
         LeaseGuard lease(shard_->lease());
@@ -735,8 +771,9 @@ void tcp_drain_orphans(Duration bound) {
         }
         if (left == 0) return;
         if (monotonic_now() >= deadline) {
-            vma_log(warning, "sock", "exit: {} connections still had unacknowledged data after {} s and are lost", left,
-                    bound.to_millis() / 1000);
+            vma_log(warning, "sock",
+                    "exit: {} connections still had unacknowledged data after {} s and are lost",
+                    left, bound.to_millis() / 1000);
             return;
         }
         const timespec nap{0, 200'000};

@@ -34,7 +34,9 @@ class TcpSocket final : public Socket {
     Outcome receive(int fd, msghdr* msg, int flags);
     Outcome sendfile(int fd, int in_fd, off_t* offset, size_t count);
 
-    uint32_t poll_events() override { return ready_.load(std::memory_order_acquire) | listener_events(); }
+    uint32_t poll_events() override {
+        return ready_.load(std::memory_order_acquire) | listener_events();
+    }
     void teardown() override;
     // SO_LINGER with a time: before the descriptor goes, waits until everything is acknowledged or the time is over.
     void linger();
@@ -47,7 +49,11 @@ class TcpSocket final : public Socket {
     void on_events(uint32_t events, int error);
     void on_acceptable() { update_listener(); }
 
-    const char* ring_kind() const { return shard_ ? shard_->ring_kind() : listeners_count_ ? listeners_[0].shard->ring_kind() : ""; }
+    const char* ring_kind() const {
+        return shard_             ? shard_->ring_kind()
+               : listeners_count_ ? listeners_[0].shard->ring_kind()
+                                  : "";
+    }
     Endpoint local() const { return local_; }
     Endpoint remote() const { return remote_; }
     const char* state_text() const;
@@ -66,15 +72,16 @@ class TcpSocket final : public Socket {
     TcpSocket(uint32_t generation_number, int fd, int socket_type, int socket_protocol)
         : Socket(ObjectKind::tcp, generation_number, fd, AF_INET, socket_type, socket_protocol) {}
 
-    Reason connect_obstacle(int fd, const Endpoint& to, TcpPath& path, Endpoint& local, uint32_t& mtu, Shard*& shard);
+    Reason connect_obstacle(int fd, const Endpoint& to, TcpPath& path, Endpoint& local,
+                            uint32_t& mtu, Shard*& shard);
     Outcome wait_connected();
     Outcome connect_result();
     void apply_options(tcp::TcpConfig& config) const;
     void config_changed();
-    void update_ready();      // [lease]
-    void update_listener();   // [lease of a shard of it]
+    void update_ready();     // [lease]
+    void update_listener();  // [lease of a shard of it]
     uint32_t listener_events();
-    int take_error();         // so_error, once
+    int take_error();  // so_error, once
     TcpSocket* accept_from_ring(int fd, int flags, int* new_fd, int* error);
     bool kernel_listener_readable(int fd);
     void publish_state();
@@ -95,11 +102,12 @@ class TcpSocket final : public Socket {
     unsigned steered_count_ = 0;
     int backlog_ = 0;
     bool bound_ = false;
-    bool accepted_ = false;            // the twin holds no port
-    bool connect_reported_ = false;    // the first connect() after an asynchronous one has answered
+    bool accepted_ = false;          // the twin holds no port
+    bool connect_reported_ = false;  // the first connect() after an asynchronous one has answered
 
-    std::atomic<uint32_t> ready_{EPOLLOUT | EPOLLWRNORM | EPOLLHUP};  // as Linux reports a fresh socket
-    std::atomic<uint32_t> acceptable_{0};  // connections that wait in listeners of ours
+    std::atomic<uint32_t> ready_{EPOLLOUT | EPOLLWRNORM |
+                                 EPOLLHUP};  // as Linux reports a fresh socket
+    std::atomic<uint32_t> acceptable_{0};    // connections that wait in listeners of ours
     std::atomic<int> so_error_{0};
     std::atomic<bool> read_shutdown_{false}, write_shutdown_{false};
     std::atomic<int64_t> sndtimeo_ns_{0};
@@ -109,7 +117,8 @@ class TcpSocket final : public Socket {
     struct {
         bool nodelay = false, cork = false, quickack = true, keepalive = false;
         int keepidle = 0, keepintvl = 0, keepcnt = 0;  // 0: sysctl
-        int user_timeout_ms = 0, max_seg = 0, sndbuf = 0, rcvbuf = 0, syncnt = 0, linger2 = 0, window_clamp = 0;
+        int user_timeout_ms = 0, max_seg = 0, sndbuf = 0, rcvbuf = 0, syncnt = 0, linger2 = 0,
+            window_clamp = 0;
         int linger_on = 0, linger_seconds = 0;
         int congestion = -1;  // CcKind
         int ttl = 0, tos = 0;

@@ -17,6 +17,9 @@
 #define TCX_PASS_ON (-1)  // TCX_NEXT
 #define TCX_DROP 2
 #define FOR_THIS_HOST 0  // PACKET_HOST
+#ifndef BPF_F_CURRENT_NETNS
+#define BPF_F_CURRENT_NETNS (-1L)
+#endif
 #define IPV4_ETHERTYPE 0x0800
 #define ETHERNET_BYTES 14
 
@@ -78,9 +81,10 @@ static __always_inline int port_index(__u8 protocol) {
     return protocol == IPPROTO_TCP ? 0 : protocol == IPPROTO_UDP ? 1 : -1;
 }
 
-// The flow of a tuple, in the order connected, unconnected; null when there is none or its ring is gone.
+// The flow of a tuple, in the order connected, unconnected; null when there is none. *connected: which of the two.
 static __always_inline struct vma_flow* find_flow(__u8 protocol, __be32 local, __be16 local_port,
-                                                  __be32 remote, __be16 remote_port) {
+                                                  __be32 remote, __be16 remote_port,
+                                                  int* connected) {
     __u32 zero = 0;
     const int index = port_index(protocol);
     if (index < 0) return 0;
@@ -99,10 +103,28 @@ static __always_inline struct vma_flow* find_flow(__u8 protocol, __be32 local, _
     key.remote_port = remote_port;
     key.protocol = protocol;
     struct vma_flow* flow = bpf_map_lookup_elem(&vma_flows, &key);
+    *connected = flow != 0;
     if (flow) return flow;
     __builtin_memset(key.remote, 0, sizeof(key.remote));
     key.remote_port = 0;
     return bpf_map_lookup_elem(&vma_flows, &key);
+}
+
+// A listener's flow covers every remote. Connections of the same port that the kernel has (made before the flow, handed back,
+// or come by another interface) stay the kernel's: does it have one for this tuple?
+static __always_inline int kernel_has_connection(struct __sk_buff* skb, __be32 src, __be16 sport,
+                                                 __be32 dst, __be16 dport) {
+    struct bpf_sock_tuple tuple = {};
+    tuple.ipv4.saddr = src;
+    tuple.ipv4.sport = sport;
+    tuple.ipv4.daddr = dst;
+    tuple.ipv4.dport = dport;
+    struct bpf_sock* sk =
+        bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+    if (!sk) return 0;
+    const int listener = sk->state == BPF_TCP_LISTEN;
+    bpf_sk_release(sk);
+    return !listener;
 }
 
 // The live slot of a flow; null after its ring went.
@@ -205,7 +227,9 @@ static __always_inline int icmp_error(struct __sk_buff* skb, __u32 offset) {
     const __u32 header = (quote.ip.version_ihl & 15) * 4;
     if (header < 20 || quote.ip.frag & bpf_htons(0x1fff)) return TCX_PASS_ON;
     if (bpf_skb_load_bytes(skb, offset + 8 + header, &l4, sizeof(l4))) return TCX_PASS_ON;
-    struct vma_flow* flow = find_flow(IPPROTO_TCP, quote.ip.src, l4.src, quote.ip.dst, l4.dst);
+    int connected;
+    struct vma_flow* flow =
+        find_flow(IPPROTO_TCP, quote.ip.src, l4.src, quote.ip.dst, l4.dst, &connected);
     if (!flow) return TCX_PASS_ON;
     return deliver(skb, flow, 1);
 }
@@ -233,9 +257,13 @@ SEC("tc") int vma_rx(struct __sk_buff* skb) {
     if (port_index(head.ip.protocol) < 0) return TCX_PASS_ON;
     if (header > 20 && bpf_skb_load_bytes(skb, ETHERNET_BYTES + header, &head.l4, sizeof(head.l4)))
         return TCX_PASS_ON;
+    int connected;
     struct vma_flow* flow =
-        find_flow(head.ip.protocol, head.ip.dst, head.l4.dst, head.ip.src, head.l4.src);
+        find_flow(head.ip.protocol, head.ip.dst, head.l4.dst, head.ip.src, head.l4.src, &connected);
     if (!flow) return TCX_PASS_ON;
+    if (!connected && head.ip.protocol == IPPROTO_TCP &&
+        kernel_has_connection(skb, head.ip.src, head.l4.src, head.ip.dst, head.l4.dst))
+        return TCX_PASS_ON;
     return deliver(skb, flow, 0);
 }
 
@@ -252,8 +280,16 @@ SEC("tc") int vma_tx(struct __sk_buff* skb) {
         return TCX_PASS_ON;
     if (header > 20 && bpf_skb_load_bytes(skb, ETHERNET_BYTES + header, &head.l4, sizeof(head.l4)))
         return TCX_PASS_ON;
+    int connected;
     struct vma_flow* flow =
-        find_flow(IPPROTO_TCP, head.ip.src, head.l4.src, head.ip.dst, head.l4.dst);
+        find_flow(IPPROTO_TCP, head.ip.src, head.l4.src, head.ip.dst, head.l4.dst, &connected);
     if (!flow || !(flow->flags & VMA_FLOW_GUARDED) || !live_slot(flow, &slot)) return TCX_PASS_ON;
+    if (!connected) {
+        // Under a listener's flow the kernel may have connections of its own; of ours it knows nothing, and what it
+        // says about those is a RST.
+        __u8 flags = 0;
+        bpf_skb_load_bytes(skb, ETHERNET_BYTES + header + 13, &flags, 1);
+        if (!(flags & 4)) return TCX_PASS_ON;
+    }
     return TCX_DROP;
 }
