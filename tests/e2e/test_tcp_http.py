@@ -1,0 +1,198 @@
+"""HTTP: curl of a large file from nginx and from python's http.server, sha256 equal; wrk with and without keep-alive."""
+
+import hashlib
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
+import case
+from netns import eventually, preload_env
+
+ENDS = {"both": (True, True), "client": (True, False), "server": (False, True), "kernel": (False, False)}
+PORT = 8080
+SLACK = 100  # segments the kernel may see: connections before the listener is served, or after it is gone
+
+NGINX = """
+daemon off;
+master_process {master};
+worker_processes 1;
+pid {folder}/nginx.pid;
+error_log stderr warn;
+user root;
+events {{ worker_connections 1024; use epoll; }}
+http {{
+    access_log off;
+    sendfile {sendfile};
+    keepalive_timeout {keepalive};
+    keepalive_requests 100000000;
+    client_body_temp_path {folder}/t1; proxy_temp_path {folder}/t2; fastcgi_temp_path {folder}/t3;
+    uwsgi_temp_path {folder}/t4; scgi_temp_path {folder}/t5;
+    server {{ listen {ip}:{port}; root {folder}/www; }}
+}}
+"""
+
+
+def random_file(path, size):
+    """A file of seeded random bytes; its sha256."""
+    block, digest = os.urandom(1 << 20), hashlib.sha256()
+    with open(path, "wb") as f:
+        for i in range(size >> 20):
+            piece = i.to_bytes(8, "big") + block[8:]
+            f.write(piece)
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+class Http(case.NetCase):
+    size = 32 << 20
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.folder = tempfile.mkdtemp(prefix="vt-web-")
+        cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
+        os.mkdir(os.path.join(cls.folder, "www"))
+        os.chmod(cls.folder, 0o755)
+        cls.sha = random_file(os.path.join(cls.folder, "www/large"), cls.size)
+        with open(os.path.join(cls.folder, "www/small"), "w") as f:
+            f.write("x" * 1000)
+
+    def nginx(self, preload, master="off", sendfile="on", keepalive=65):
+        path = os.path.join(self.folder, "nginx.conf")
+        with open(path, "w") as f:
+            f.write(NGINX.format(folder=self.folder, ip=self.b.ip, port=PORT, master=master, sendfile=sendfile,
+                                 keepalive=keepalive))
+        server = self.b.start(["nginx", "-p", self.folder, "-c", path], env=preload_env() if preload else None, cpu=1)
+        self.b.wait_bound("tcp", PORT, process=server)
+        return server
+
+    def python_server(self, preload):
+        server = self.b.start(["/usr/bin/python3", "-m", "http.server", "--bind", self.b.ip, PORT],
+                              env=preload_env() if preload else None, cpu=1, cwd=os.path.join(self.folder, "www"))
+        self.b.wait_bound("tcp", PORT, process=server)
+        return server
+
+    def fetch(self, preload, timeout=100):
+        """curl | sha256sum: only curl is preloaded."""
+        words = [f"{k}={v}" for k, v in preload_env(VMA_TRACELEVEL="warning").items()] if preload else []
+        script = " ".join([*words, f"curl -sS -m {timeout} http://{self.b.ip}:{PORT}/large | sha256sum"])
+        done = self.a.run(["bash", "-o", "pipefail", "-c", script], cpu=0, timeout=timeout + 10)
+        self.assert_ok(done)
+        self.assertEqual(done.out.split()[0], self.sha, done.out)
+        print(f"  {done.seconds:.2f} s, {self.size / done.seconds / 1e6:.0f} MB/s", flush=True)
+
+    def wait_offloaded(self, process):
+        """A listener is the kernel's until its program polls or accepts: waits for a connection that the kernel misses."""
+        def missed():
+            before = self.b.counters("Tcp")["InSegs"]
+            with self.a.socket() as s:
+                s.settimeout(5)
+                s.connect((self.b.ip, PORT))
+                s.sendall(b"GET /small HTTP/1.0\r\n\r\n")
+                while s.recv(65536):
+                    pass
+            return self.b.counters("Tcp")["InSegs"] == before
+        self.assertTrue(eventually(missed, timeout=10), f"every connection went to the kernel\n{process.out}")
+
+    def oracle(self, before, client, server, least):
+        for space, preloaded, start in ((self.a, client, before[0]), (self.b, server, before[1])):
+            seen = space.counters("Tcp")["InSegs"] - start
+            if preloaded:
+                self.assertLess(seen, SLACK, f"the kernel of {space.letter} saw {seen} segments")
+            else:
+                self.assertGreater(seen, least, f"the kernel of {space.letter} saw only {seen} segments")
+
+    def segments(self):
+        return [s.counters("Tcp")["InSegs"] for s in (self.a, self.b)]
+
+    def file_from(self, start, ends, offloaded_server=True):
+        client, server = ends
+        process = start(server)
+        try:
+            if server:
+                self.wait_offloaded(process)
+            before = self.segments()
+            self.fetch(client)
+            self.oracle(before, client, server and offloaded_server, self.size >> 22)
+        finally:
+            status = process.stop(signal.SIGINT)
+        self.assertNotIn("emerg", process.out)
+        self.assertIn(status, (0, 1, 130, -2), process.out)  # python ends by KeyboardInterrupt
+
+    def files(self, servers):
+        for name, (start, offloaded) in servers.items():
+            for end, ends in ENDS.items():
+                with self.subTest(server=name, ends=end):
+                    print(f"{name}, preloaded {end}", flush=True)
+                    self.file_from(start, ends, offloaded)
+
+    def wrk(self, ends, close, seconds=2):
+        client, server = ends
+        process = self.nginx(server)
+        try:
+            if server:
+                self.wait_offloaded(process)
+            before = self.segments()
+            line = ["wrk", "-t", "1", "-c", "32", "-d", f"{seconds}s", "--timeout", "5s"]
+            if close:
+                line += ["-H", "Connection: close"]
+            done = self.a.run([*line, f"http://{self.b.ip}:{PORT}/small"], env=preload_env() if client else None, cpu=0,
+                              timeout=seconds + 30)
+            self.assert_ok(done)
+            requests = int(re.search(r"(\d+) requests in", done.out).group(1))
+            print(f"  {requests / seconds:.0f} requests/s", flush=True)
+            self.assertGreater(requests, 200 * seconds, done.out)
+            self.assertNotIn("Non-2xx", done.out)
+            self.assertNotIn("Socket errors", done.out)
+            self.oracle(before, client, server, requests // 2)
+        finally:
+            process.stop(signal.SIGINT)
+
+    def wrks(self, ends, seconds=2):
+        for close in (False, True):
+            for name in ends:
+                with self.subTest(close=close, ends=name):
+                    print(f"wrk {'close' if close else 'keep-alive'}, preloaded {name}", flush=True)
+                    self.wrk(ENDS[name], close, seconds)
+
+
+class Smoke(Http):
+    def test_nginx(self):
+        self.files({"nginx": (self.nginx, True)})
+
+    def test_python(self):
+        self.files({"python": (self.python_server, True)})
+
+    def test_wrk(self):
+        self.wrks(("both",), seconds=1)
+
+
+class Full(Http):
+    size = 1 << 30
+
+    def test_files(self):
+        self.files({
+            "nginx": (self.nginx, True),
+            "nginx without sendfile": (lambda preload: self.nginx(preload, sendfile="off"), True),
+            "python": (self.python_server, True),
+        })
+
+    def test_master_and_worker(self):
+        """The worker is a forked child: it inherits the listener and serves it from its own first accept on."""
+        self.files({"nginx": (lambda preload: self.nginx(preload, master="on"), True)})
+
+
+class Wrk(Http):
+    size = 1 << 20
+
+    def test_all(self):
+        self.wrks(ENDS, seconds=5)
+
+
+if __name__ == "__main__":
+    del Http
+    case.main()

@@ -1,0 +1,208 @@
+// A bad wire: copies Ethernet frames between two interfaces of its namespace and harms some of them on the way, both ways
+// alike and by a seeded generator.
+//
+//   forwarder IFACE IFACE [loss=P] [duplicate=P] [reorder=P] [corrupt=P] [delay_us=N] [late_us=N] [seed=N]
+//
+// P are probabilities in percent. A reordered frame leaves late_us (default 2000) after its time, so frames behind it
+// overtake it. A corrupted one has one bit behind the Ethernet header changed; it must be told by checksums. ARP is not
+// harmed: the kernel's own repetition of it takes seconds, which would be what a test measures. Prints "ready", and on
+// SIGTERM or SIGINT one line of counts. Interfaces must not have segmentation or checksum offload: frames of up to 64 KiB
+// would be one loss, and a checksum that is still missing would protect nothing.
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/if_packet.h>
+#include <net/ethernet.h>
+#include <net/if.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <queue>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace {
+
+struct Harm {
+    double loss = 0, duplicate = 0, reorder = 0, corrupt = 0;  // percent
+    int64_t delay_us = 0, late_us = 2000;
+    uint64_t seed = 1;
+};
+
+struct Counts {
+    uint64_t seen = 0, lost = 0, duplicated = 0, reordered = 0, corrupted = 0, refused = 0;
+};
+
+struct Frame {
+    int64_t due_us;
+    uint64_t order;  // of equal times the first stays first
+    int out;
+    std::vector<uint8_t> bytes;
+    bool operator<(const Frame& other) const {
+        return due_us != other.due_us ? due_us > other.due_us
+                                      : order > other.order;  // the queue's top is the earliest
+    }
+};
+
+int64_t now_us() {
+    timespec t{};
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return int64_t(t.tv_sec) * 1000000 + t.tv_nsec / 1000;
+}
+
+int open_side(const char* name) {
+    const int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    sockaddr_ll address{};
+    address.sll_family = AF_PACKET;
+    address.sll_protocol = htons(ETH_P_ALL);
+    address.sll_ifindex = int(if_nametoindex(name));
+    const int on = 1, buffer = 64 << 20;
+    if (fd < 0 || address.sll_ifindex == 0 ||
+        setsockopt(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &on, sizeof on) != 0 ||
+        setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &buffer, sizeof buffer) != 0 ||
+        bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+        fprintf(stderr, "forwarder: %s: %s\n", name, strerror(errno));
+        exit(1);
+    }
+    return fd;
+}
+
+class Wire {
+  public:
+    Wire(const Harm& harm, int left, int right)
+        : harm_(harm), sides_{left, right}, random_(harm.seed) {}
+
+    void take(int side) {
+        static uint8_t buffer[65536 + 64];
+        for (int i = 0; i < 256; i++) {
+            const ssize_t n = recv(sides_[side], buffer, sizeof buffer, 0);
+            if (n <= 0) return;
+            counts_.seen++;
+            const bool arp = n > 13 && buffer[12] == 0x08 && buffer[13] == 0x06;
+            if (arp) {
+                queue(side, buffer, size_t(n), harm_.delay_us);
+                continue;
+            }
+            if (chance(harm_.loss)) {
+                counts_.lost++;
+                continue;
+            }
+            int64_t delay = harm_.delay_us;
+            if (chance(harm_.reorder)) {
+                counts_.reordered++;
+                delay += harm_.late_us;
+            }
+            if (chance(harm_.duplicate)) {
+                counts_.duplicated++;
+                queue(side, buffer, size_t(n), delay);
+            }
+            if (n > 14 && chance(harm_.corrupt)) {
+                counts_.corrupted++;
+                buffer[14 + random_() % size_t(n - 14)] ^= uint8_t(1u << random_() % 8);
+            }
+            queue(side, buffer, size_t(n), delay);
+        }
+    }
+
+    void deliver() {
+        const int64_t now = now_us();
+        while (!queue_.empty() && queue_.top().due_us <= now) {
+            const Frame& frame = queue_.top();
+            if (send(frame.out, frame.bytes.data(), frame.bytes.size(), 0) < 0) counts_.refused++;
+            queue_.pop();
+        }
+    }
+
+    // Microseconds until the next delivery; -1: nothing is on its way.
+    int64_t idle_us() const {
+        return queue_.empty() ? -1 : std::max<int64_t>(0, queue_.top().due_us - now_us());
+    }
+    const Counts& counts() const { return counts_; }
+
+  private:
+    bool chance(double percent) {
+        return percent > 0 && std::uniform_real_distribution<double>(0, 100)(random_) < percent;
+    }
+    void queue(int side, const uint8_t* data, size_t n, int64_t delay) {
+        queue_.push({now_us() + delay, order_++, sides_[1 - side], {data, data + n}});
+    }
+
+    const Harm harm_;
+    const int sides_[2];
+    std::mt19937_64 random_;
+    std::priority_queue<Frame> queue_;
+    uint64_t order_ = 0;
+    Counts counts_;
+};
+
+bool parse(const char* text, Harm& harm) {
+    const char* equals = strchr(text, '=');
+    if (equals == nullptr) return false;
+    const std::string name(text, equals);
+    const double value = atof(equals + 1);
+    if (name == "loss")
+        harm.loss = value;
+    else if (name == "duplicate")
+        harm.duplicate = value;
+    else if (name == "reorder")
+        harm.reorder = value;
+    else if (name == "corrupt")
+        harm.corrupt = value;
+    else if (name == "delay_us")
+        harm.delay_us = int64_t(value);
+    else if (name == "late_us")
+        harm.late_us = int64_t(value);
+    else if (name == "seed")
+        harm.seed = strtoull(equals + 1, nullptr, 0);
+    else
+        return false;
+    return true;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    Harm harm;
+    bool good = argc >= 3;
+    for (int i = 3; i < argc; i++) good = good && parse(argv[i], harm);
+    if (!good) {
+        fprintf(stderr,
+                "usage: forwarder IFACE IFACE [loss=P] [duplicate=P] [reorder=P] [corrupt=P] "
+                "[delay_us=N] ...\n");
+        return 2;
+    }
+    sigset_t ends;
+    sigemptyset(&ends);
+    sigaddset(&ends, SIGTERM);
+    sigaddset(&ends, SIGINT);
+    sigprocmask(SIG_BLOCK, &ends, nullptr);
+    const int signals = signalfd(-1, &ends, SFD_CLOEXEC);
+    const int left = open_side(argv[1]), right = open_side(argv[2]);
+    Wire wire(harm, left, right);
+    printf("ready seed=%llu\n", static_cast<unsigned long long>(harm.seed));
+    fflush(stdout);
+    pollfd fds[3] = {{left, POLLIN, 0}, {right, POLLIN, 0}, {signals, POLLIN, 0}};
+    while (!(fds[2].revents & POLLIN)) {
+        const int64_t us = wire.idle_us();
+        const timespec wait{us / 1000000, us % 1000000 * 1000};
+        ppoll(fds, 3, us < 0 ? nullptr : &wait, nullptr);
+        wire.take(0);
+        wire.take(1);
+        wire.deliver();
+    }
+    const Counts& c = wire.counts();
+    printf(
+        "seen=%llu lost=%llu duplicated=%llu reordered=%llu corrupted=%llu refused=%llu\n",
+        static_cast<unsigned long long>(c.seen), static_cast<unsigned long long>(c.lost),
+        static_cast<unsigned long long>(c.duplicated), static_cast<unsigned long long>(c.reordered),
+        static_cast<unsigned long long>(c.corrupted), static_cast<unsigned long long>(c.refused));
+    return 0;
+}
