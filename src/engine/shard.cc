@@ -126,7 +126,12 @@ bool Shard::arm() {
     if (!InternalThread::is_current()) program_sleepers_.fetch_add(1, std::memory_order_relaxed);
     LeaseGuard guard(*lease_);
     armed_++;
-    return ring_ == nullptr || ring_->arm();
+    if (ring_ == nullptr || ring_->arm()) return true;
+    // Arming again silenced a doorbell on which others may still be asleep, and this caller may go on without a look at the
+    // ring. So whoever finds frames here hands them out, and leaves the ring armed for those who sleep.
+    for (unsigned round = 0; round < 64; round++)
+        if (poll() == 0 && ring_->arm()) break;
+    return false;
 }
 
 void Shard::disarm() {

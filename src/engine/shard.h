@@ -86,7 +86,8 @@ class Shard {
         arena_->destroy(record);
     }
 
-    // Sleep protocol (Ring::arm), counted: several threads may sleep on one shard.
+    // Sleep protocol (Ring::arm), counted: several threads may sleep on one shard. False: frames were there and have been
+    // handed out, look again before sleeping.
     bool arm();
     void disarm();
     int wake_fd() const { return wake_fd_; }

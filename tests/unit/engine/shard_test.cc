@@ -1,0 +1,105 @@
+// Shard: the sleep protocol when several threads sleep on one ring.
+#include "engine/shard.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "base/own_fd.h"
+
+namespace vma {
+namespace {
+
+// A doorbell as the packet ring has it: one, rung once, silenced by whoever arms.
+class BellRing final : public Ring {
+  public:
+    explicit BellRing(PacketPool& pool) : pool_(pool) {}
+    void arrive() {
+        frames_++;
+        if (std::exchange(sleeping_, false)) bell_ = true;
+    }
+    bool bell() const { return bell_; }
+    bool sleeping() const { return sleeping_; }
+    unsigned waiting() const { return frames_; }
+
+    const RingCaps& caps() const override { return caps_; }
+    unsigned recv(std::span<Packet> out) override {
+        unsigned n = 0;
+        for (; n < out.size() && frames_ != 0; n++, frames_--) {
+            out[n] = pool_.take(60);
+            std::memset(out[n]->data, 0, 60);
+            out[n]->len = 60;
+        }
+        return n;
+    }
+    unsigned send(std::span<const TxFrame>, int*) override { return 0; }
+    Status steer(const FlowKey&) override { return {}; }
+    void unsteer(const FlowKey&) override {}
+    int wake_fd() const override { return -1; }
+    bool arm() override {
+        bell_ = false;
+        sleeping_ = frames_ == 0;
+        return sleeping_;
+    }
+    void disarm() override { sleeping_ = bell_ = false; }
+    RingCounters counters() const override { return {}; }
+
+  private:
+    PacketPool& pool_;
+    RingCaps caps_;
+    unsigned frames_ = 0;
+    bool sleeping_ = false, bell_ = false;
+};
+
+class ShardSleep : public testing::Test {
+  protected:
+    void SetUp() override {
+        auto arena = Arena::create(Arena::kDefaultReserve, &memory_);
+        ASSERT_TRUE(arena.ok());
+        arena_ = *arena;
+        auto* pool = arena_->make<PacketPool>(*arena_, PoolLimits{});
+        ring_ = new BellRing(*pool);
+        Shard::Parts parts;
+        parts.arena = arena_;
+        parts.pool = pool;
+        parts.ring = ring_;
+        parts.secret = 1;
+        shard_ = Shard::make(parts);
+        ASSERT_NE(shard_, nullptr);
+    }
+    void TearDown() override { shard_->close_ring(); }
+
+    OwnFd memory_;
+    Arena* arena_ = nullptr;
+    BellRing* ring_ = nullptr;
+    Shard* shard_ = nullptr;
+};
+
+// One thread sleeps, a frame rings for it, a second one arms before the first has looked: the bell is gone, so the frame
+// must have been handed out and the ring must ring for the next one.
+TEST_F(ShardSleep, WhoSilencesTheDoorbellHandsTheFramesOut) {
+    ASSERT_TRUE(shard_->arm());
+    ring_->arrive();
+    ASSERT_TRUE(ring_->bell());
+    EXPECT_FALSE(shard_->arm());
+    EXPECT_EQ(ring_->waiting(), 0u);
+    shard_->disarm();
+    EXPECT_TRUE(ring_->sleeping());
+    ring_->arrive();
+    EXPECT_TRUE(ring_->bell());
+    shard_->disarm();
+    EXPECT_FALSE(ring_->sleeping());
+}
+
+TEST_F(ShardSleep, ManyFramesAtOnce) {
+    ASSERT_TRUE(shard_->arm());
+    for (int i = 0; i < 500; i++) ring_->arrive();
+    EXPECT_FALSE(shard_->arm());
+    EXPECT_EQ(ring_->waiting(), 0u);
+    EXPECT_TRUE(ring_->sleeping());
+    shard_->disarm();
+    shard_->disarm();
+}
+
+}  // namespace
+}  // namespace vma
