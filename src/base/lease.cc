@@ -34,6 +34,10 @@ uint32_t* low_half(std::atomic<uint64_t>& word) {
 
 }  // namespace
 
+void Lease::prepare() {
+    if (!VMA_LEASE_PLAIN) (void)register_membarrier();
+}
+
 Lease::Lease(LeaseMode wanted) : mode_(LeaseMode::plain) {
     if (!VMA_LEASE_PLAIN && wanted == LeaseMode::biased && register_membarrier())
         mode_.store(LeaseMode::biased, std::memory_order_relaxed);

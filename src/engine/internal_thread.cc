@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/deferred_signal.h"
+#include "base/lease.h"
 #include "base/log.h"
 #include "base/own_fd.h"
 #include "base/sys.h"
@@ -161,6 +162,7 @@ bool InternalThread::start() {
             if (CPU_COUNT(&set)) pthread_attr_setaffinity_np(&attr, sizeof set, &set);
         }
     }
+    Lease::prepare();  // the last moment at which it may be cheap
     const int error = pthread_create(&g_thread, &attr, run, nullptr);
     pthread_attr_destroy(&attr);
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
