@@ -79,7 +79,6 @@ void print_head(const Options& o, const LineSink& sink) {
 
 const char* version_line() {
     static constexpr char line[] = "VMA_VERSION: 10.0.0-1 Release built on " __DATE__ " " __TIME__;
-    static_assert(std::string_view(line).find(kVersion) != std::string_view::npos);
     return line;
 }
 

@@ -23,6 +23,7 @@ namespace {
 // An accepted connection is steered by its listener's flow, under which the hook asks the kernel for a connection of its own
 // with every segment. One that lives longer gets a flow of its own, which costs a few system calls once.
 constexpr uint64_t kOwnFlowAfter = 64;
+constexpr Duration kForgottenFor = Duration::seconds(1);
 constexpr Duration kNeighborRetry = Duration::millis(5);
 constexpr uint32_t kMaxHead = 14 + 20 + 60;
 constexpr unsigned kPlansPerPull = 64;  // a sender must not keep the lease for ever
@@ -381,6 +382,7 @@ void TcpEngine::input(Packet frame, Instant now) {
     if (target == nullptr) {
         drops_.add(DropReason::no_endpoint);
         tcp::SegmentHead head;
+        if (was_forgotten(r, now)) return;
         if (tcp::reset_for(seg, head)) reply(head, r, 64, 0);
         return;
     }
@@ -602,11 +604,8 @@ Result<TcpListener*> TcpEngine::listen(const Endpoint& local, const tcp::TcpConf
     return l;
 }
 
-void TcpEngine::close_listener(TcpListener& l, Instant now) {
-    demux_.remove(l.tuple);
-    l.news_hook.unlink();
-    l.owner = nullptr;
-    // Embryos: found by walking the table; closing a listener is rare.
+void TcpEngine::detach_listener(TcpListener& l) {
+    // Embryos: found by walking the table; this is rare.
     for (;;) {
         TcpHalfOpen* embryo = nullptr;
         demux_.for_each([&](TcpTarget& target) {
@@ -617,7 +616,7 @@ void TcpEngine::close_listener(TcpListener& l, Instant now) {
         if (embryo == nullptr) break;
         destroy(*embryo);
     }
-    // Its flows go next: connections that live under them get one of their own first.
+    // The flows go next: connections that live under them get one of their own first.
     demux_.for_each([&](TcpTarget& target) {
         if (target.kind != TcpTarget::Kind::connection) return;
         auto& c = static_cast<TcpConnection&>(target);
@@ -625,6 +624,25 @@ void TcpEngine::close_listener(TcpListener& l, Instant now) {
             (l.tuple.local.addr.is_any() || c.tuple.local.addr == l.tuple.local.addr))
             c.steered = steer(c.tuple);
     });
+}
+
+void TcpEngine::forget(TcpConnection& c, Instant now) {
+    forgotten_[next_forgotten_++ % kForgotten] = {c.tuple, now + kForgottenFor};
+    c.owner = nullptr;
+    destroy(c);
+}
+
+bool TcpEngine::was_forgotten(const Received& r, Instant now) const {
+    for (const Forgotten& f : forgotten_)
+        if (f.until > now && f.tuple.local == r.local && f.tuple.remote == r.remote) return true;
+    return false;
+}
+
+void TcpEngine::close_listener(TcpListener& l, Instant now) {
+    detach_listener(l);
+    demux_.remove(l.tuple);
+    l.news_hook.unlink();
+    l.owner = nullptr;
     while (TcpConnection* c = l.ready.pop_front()) {
         c->listener = nullptr;
         tcp::Actions actions;

@@ -139,6 +139,12 @@ class TcpEngine {
                                 uint32_t backlog, NetworkMonitor& monitor, void* owner);
     // Embryos vanish, connections that wait to be accepted are reset, as Linux does.
     void close_listener(TcpListener& listener, Instant now);
+    // The listener's flows go: connections that live under them get one of their own, half-open ones vanish. It is still
+    // there for accept().
+    void detach_listener(TcpListener& listener);
+    // The connection was handed to the kernel: it vanishes here without a segment, and segments of it that are on their way
+    // are dropped instead of answered.
+    void forget(TcpConnection& connection, Instant now);
     // The oldest established connection, or null; the caller becomes its owner.
     TcpConnection* accept(TcpListener& listener, void* owner);
 
@@ -200,6 +206,15 @@ class TcpEngine {
     List<TcpListener, &TcpListener::news_hook> listener_news_;
     TcpEngineCounters counters_;
     DropCounters drops_;
+    // Tuples that went to the kernel lately (kForgottenFor).
+    static constexpr unsigned kForgotten = 64;
+    struct Forgotten {
+        FlowTuple tuple;
+        Instant until;
+    };
+    Forgotten forgotten_[kForgotten];
+    unsigned next_forgotten_ = 0;
+    bool was_forgotten(const Received& r, Instant now) const;
     Rng rng_;
 };
 

@@ -87,11 +87,11 @@ void descriptor_gone(int fd) {
 }
 
 template <class Fn>
-void for_each_udp(Fn&& fn) {
+void for_each_socket(Fn&& fn) {
     for (unsigned fd = 0; fd < FdTable::high_water(); fd++) {
         if (!maybe_ours(int(fd))) continue;
         Using object{int(fd)};
-        if (UdpSocket* socket = object.udp()) fn(*socket, int(fd));
+        if (Socket* socket = object.socket()) fn(*socket, int(fd));
     }
 }
 
@@ -183,7 +183,7 @@ Outcome close(int fd) {
 Outcome shutdown(int fd, int how) {
     Using object{fd};
     if (TcpSocket* socket = object.tcp()) return socket->shutdown(fd, how);
-    if (UdpSocket* socket = object.udp()) socket->hand_back(Reason::unsupported_option);
+    if (UdpSocket* socket = object.udp()) (void)socket->hand_back(Reason::unsupported_option);
     return Outcome::kernel();
 }
 
@@ -244,7 +244,7 @@ Outcome fcntl(int fd, int cmd, long arg) {
     Socket* socket = object.socket();
     if (socket == nullptr) return Outcome::kernel();
     if (UdpSocket* udp = object.udp(); udp && (arg & O_ASYNC))
-        udp->hand_back(Reason::unsupported_option);
+        (void)udp->hand_back(Reason::unsupported_option);
     const int result = sys::fcntl(fd, cmd, arg);
     if (result < 0) return Outcome::error(-result);
     socket->set_nonblocking(arg & O_NONBLOCK);
@@ -274,7 +274,7 @@ Outcome ioctl(int fd, unsigned long request, void* arg) {
         case SIOCGSTAMPNS_OLD:
         case SIOCGSTAMP_NEW:
         case SIOCGSTAMPNS_NEW:
-            socket->hand_back(Reason::unsupported_option);
+            (void)socket->hand_back(Reason::unsupported_option);
             return Outcome::kernel();
         default:
             return Outcome::kernel();
@@ -397,7 +397,8 @@ Outcome epoll_pwait2(int ep, epoll_event* events, int max, const timespec* timeo
 
 void hand_back(int fd, Reason why) {
     Using object{fd};
-    if (UdpSocket* socket = object.udp()) socket->hand_back(why);
+    if (Socket* socket = object.socket(); socket && socket->state() != SocketState::undecided)
+        (void)socket->hand_back(why);
 }
 
 void fd_enters_stdio(int fd) { hand_back(fd, Reason::stdio); }
@@ -405,7 +406,7 @@ void fd_enters_stdio(int fd) { hand_back(fd, Reason::stdio); }
 void io_uring_seen() {
     if (g_pass_through.exchange(Reason::io_uring) != Reason::none) return;
     vma_log(info, "sock", "the program uses io_uring: its sockets stay with the kernel");
-    for_each_udp([](UdpSocket& socket, int) { socket.hand_back(Reason::io_uring); });
+    for_each_socket([](Socket& socket, int) { (void)socket.hand_back(Reason::io_uring); });
 }
 
 void fork_prepare() { fork_in_parent_before(); }
@@ -413,9 +414,9 @@ void fork_parent(pid_t) {}
 void fork_child() { fork_in_child(); }
 
 void exec_prepare() {
-    for_each_udp([](UdpSocket& socket, int fd) {
+    for_each_socket([](Socket& socket, int fd) {
         const int flags = sys::fcntl(fd, F_GETFD);
-        if (flags >= 0 && !(flags & FD_CLOEXEC)) socket.hand_back(Reason::exec);
+        if (flags >= 0 && !(flags & FD_CLOEXEC)) (void)socket.hand_back(Reason::exec);
     });
     stats::withdraw(false);
 }
@@ -437,7 +438,7 @@ void exit_prepare() {
 
 void seccomp_prepare() {
     if (g_pass_through.exchange(Reason::seccomp) != Reason::none) return;
-    for_each_udp([](UdpSocket& socket, int) { socket.hand_back(Reason::seccomp); });
+    for_each_socket([](Socket& socket, int) { (void)socket.hand_back(Reason::seccomp); });
 }
 
 void setid_prepare() {}
@@ -445,7 +446,7 @@ void netns_changed() {}
 
 int release() {
     if (!Runtime::started()) return -1;
-    for_each_udp([](UdpSocket& socket, int) { socket.hand_back(Reason::exiting); });
+    for_each_socket([](Socket& socket, int) { (void)socket.hand_back(Reason::exiting); });
     Runtime::stop();
     stats::withdraw(true);
     return 0;

@@ -35,7 +35,16 @@ bool process_alive(uint32_t pid) { return sys::raw(SYS_kill, long(pid), 0) != -E
 
 uint32_t forks_so_far() { return g_forks.load(std::memory_order_relaxed); }
 
-void fork_in_parent_before() { g_forks.fetch_add(1, std::memory_order_relaxed); }
+void fork_in_parent_before() {
+    g_forks.fetch_add(1, std::memory_order_relaxed);
+    for (unsigned fd = 0; fd < FdTable::high_water(); fd++) {
+        if (!maybe_ours(int(fd))) continue;
+        ObjectRef ref{int(fd)};
+        if (ref && ref.get()->kind == ObjectKind::tcp &&
+            !ref.get()->inherited.load(std::memory_order_relaxed))
+            static_cast<TcpSocket&>(*ref.get()).prepare_fork();
+    }
+}
 
 void fork_in_child() {
     const int control = InternalThread::control_fd();
@@ -69,12 +78,7 @@ void inherit(Object& object) {
         epoll.for_each_member([](Pollable& member) { inherit(member); });
         return;
     }
-    if (object.kind == ObjectKind::tcp) {
-        static_cast<TcpSocket&>(object).become_twin_in_child();
-        object.inherited.store(false, std::memory_order_release);
-        return;
-    }
-    auto& socket = static_cast<UdpSocket&>(object);
+    auto& socket = static_cast<Socket&>(static_cast<Pollable&>(object));
     ShareRecord* share = socket.share();
     if (socket.state() == SocketState::offloaded && share != nullptr) {
         const Instant deadline = monotonic_now() + kOwnerAnswers;
@@ -98,14 +102,13 @@ void serve_children() {
     for (unsigned fd = 0; fd < high; fd++) {
         if (!maybe_ours(int(fd))) continue;
         ObjectRef ref{int(fd)};
-        if (!ref || ref.get()->kind != ObjectKind::udp ||
-            ref.get()->inherited.load(std::memory_order_relaxed))
+        if (!ref || !ref.get()->is_socket() || ref.get()->inherited.load(std::memory_order_relaxed))
             continue;
-        auto& socket = static_cast<UdpSocket&>(*ref.get());
+        auto& socket = static_cast<Socket&>(static_cast<Pollable&>(*ref.get()));
         ShareRecord* share = socket.share();
         if (share == nullptr || share->request.load(std::memory_order_acquire) == 0) continue;
         if (share->done.load(std::memory_order_relaxed)) continue;
-        socket.hand_back(Reason::fork);
+        (void)socket.hand_back(Reason::fork);
         share->done.store(1, std::memory_order_release);
         sys::futex(reinterpret_cast<volatile uint32_t*>(&share->done), 1 /* FUTEX_WAKE */,
                    INT32_MAX);

@@ -36,6 +36,8 @@ struct SocketCounters {
     stats::SocketNumbers snapshot() const;  // for viewers; the queues are the caller's
 };
 
+struct ShareRecord;
+
 class Socket : public Pollable {
   public:
     Socket(ObjectKind object_kind, uint32_t generation_number, int fd, int socket_domain,
@@ -72,6 +74,12 @@ class Socket : public Pollable {
     }  // 0: none
     // Called when the last descriptor is closed: everything of it in shards goes.
     virtual void teardown() = 0;
+    // From now on the kernel's: mid-stream, nothing lost. False: not possible now, the socket stays here (a log line says why).
+    virtual bool hand_back(Reason why) = 0;
+    // In a forked child: the twin is all there is.
+    virtual void become_twin_in_child() = 0;
+    // Words that a forked child shares with the owner (fork.h), or null.
+    ShareRecord* share() const { return share_.load(std::memory_order_acquire); }
 
   protected:
     ~Socket() = default;
@@ -81,6 +89,7 @@ class Socket : public Pollable {
     std::atomic<Reason> reason_{Reason::undecided};
     std::atomic<bool> nonblocking_{false};
     std::atomic<int64_t> rcvtimeo_ns_{0};
+    std::atomic<ShareRecord*> share_{nullptr};
     std::atomic<int> fd_;
     std::atomic<uint32_t> descriptors_{1};
     std::mutex

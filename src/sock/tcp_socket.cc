@@ -18,6 +18,7 @@
 #include "sock/context.h"
 #include "sock/epoll.h"
 #include "sock/fd_table.h"
+#include "sock/fork.h"
 
 namespace vma::sock {
 namespace {
@@ -138,10 +139,12 @@ void TcpSocket::become_twin_in_child() {
     steered_count_ = 0;
     space_ = nullptr;
     if (phase == Phase::listening || phase == Phase::kernel_listener) {
-        // The listening socket is the kernel's for every process; this one may serve its own share when it accepts.
+        // Several processes may accept from it: the kernel's listener serves them all.
         phase_.store(Phase::kernel_listener, std::memory_order_relaxed);
         acceptable_.store(0, std::memory_order_relaxed);
-        state_.store(SocketState::undecided, std::memory_order_release);
+        reason_.store(Reason::fork, std::memory_order_relaxed);
+        state_.store(SocketState::kernel, std::memory_order_release);
+        Epoll::move_to_kernel(*this);
     } else if (phase != Phase::fresh) {
         reason_.store(Reason::fork, std::memory_order_relaxed);
         state_.store(SocketState::kernel, std::memory_order_release);
@@ -742,6 +745,12 @@ void TcpSocket::teardown() {
     }
     steered_count_ = 0;
     if (connection_ == nullptr) return;
+    // A child may hold the descriptor: the connection goes on in the kernel, where this close is one of several.
+    ShareRecord* record = share();
+    if (record && hand_back_connection(Reason::fork)) {
+        record->done.store(1, std::memory_order_release);
+        return;
+    }
     LeaseGuard lease(shard_->lease());
     TcpConnection* c = connection_;
     connection_ = nullptr;

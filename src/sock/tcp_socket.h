@@ -43,7 +43,12 @@ class TcpSocket final : public Socket {
     // A listener is served by the kernel until this process shows that it accepts here (process-model.md section 4).
     void activate_listener(int fd);
     void become_kernel(Reason why);
-    void become_twin_in_child();
+    void become_twin_in_child() override;
+    // Mid-stream: the connection moves into the twin (TCP_REPAIR), or a listener back to the kernel. False: it stays here
+    // (no capability, or a state that cannot be moved), and a log line says so.
+    bool hand_back(Reason why) override;
+    // Before fork: the child may need the words to ask for a hand-back; listeners go back to the kernel.
+    void prepare_fork();
 
     // [lease] From the engine.
     void on_events(uint32_t events, int error);
@@ -86,6 +91,9 @@ class TcpSocket final : public Socket {
     bool kernel_listener_readable(int fd);
     void publish_state();
     void publish_state(uint16_t tcp_state);
+
+    bool hand_back_connection(Reason why);
+    void unsteer_listener();
 
     NetSpace* space_ = nullptr;
     std::atomic<Phase> phase_{Phase::fresh};

@@ -327,18 +327,16 @@ void UdpSocket::decide_receive(int fd) {
     }
 }
 
-void UdpSocket::hand_back(Reason why) {
+bool UdpSocket::hand_back(Reason why) {
     std::lock_guard guard(control_);
-    if (state() != SocketState::offloaded) {
-        if (state() == SocketState::undecided) become_kernel(why);
-        return;
-    }
-    if (handed_back_.exchange(true)) return;
+    if (state() == SocketState::undecided) become_kernel(why);
+    if (state() == SocketState::kernel || handed_back_.exchange(true)) return true;
     kernel_send_.store(true, std::memory_order_release);
     reason_.store(why, std::memory_order_relaxed);
     leave_shards();
     publish_state();
     finish_hand_back_if_drained();
+    return true;
 }
 
 // control_ held. The socket leaves the library's hands once nothing is queued in it.

@@ -25,8 +25,6 @@ enum UdpControl : uint32_t {
     kWantOrigDst = 32,
 };
 
-struct ShareRecord;
-
 class UdpSocket final : public Socket {
   public:
     static UdpSocket* create(int fd, int domain, int type, int protocol);  // null: no memory
@@ -49,16 +47,13 @@ class UdpSocket final : public Socket {
     uint32_t poll_events() override;
     void teardown() override;
     // From now on everything goes to the twin; what is queued is still read from here first. Idempotent.
-    void hand_back(Reason why);
+    bool hand_back(Reason why) override;
     // The network state changed: endpoints of a socket bound to ANY follow the addresses, caches are checked again.
     void network_changed();
     // Housekeeping: neighbours that were sent to stay fresh.
     void touch_neighbors();
 
-    // Words that a forked child shares with this process (fork.h), or null before the socket is in a shard.
-    ShareRecord* share() const { return share_.load(std::memory_order_acquire); }
-    // In a forked child: the twin is all there is.
-    void become_twin_in_child();
+    void become_twin_in_child() override;
 
     void ring_ready(
         const UdpEndpoint& endpoint);  // [lease of its shard] something was queued in it
@@ -124,7 +119,6 @@ class UdpSocket final : public Socket {
     int take_twin_error(int fd);
 
     NetSpace* space_ = nullptr;
-    std::atomic<ShareRecord*> share_{nullptr};
     Endpoint local_,
         remote_;  // as getsockname/getpeername of the twin say; remote_.port 0: not connected
     bool reuseport_ = false;

@@ -1,0 +1,130 @@
+// Hand-back of TCP: the live connection moves from the stack into its twin (process-model.md section 5).
+#include <errno.h>
+#include <netinet/in.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "sock/context.h"
+#include "sock/fork.h"
+#include "sock/tcp_repair.h"
+#include "sock/tcp_socket.h"
+
+namespace vma::sock {
+namespace {
+
+// Bytes of the queues while they travel; mmap, because this may run in a child of a threaded program.
+class Carried {
+  public:
+    explicit Carried(size_t n) : size_(n) {
+        if (n == 0) return;
+        void* memory =
+            sys::mmap(nullptr, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        data_ = sys::failed(memory) ? nullptr : static_cast<uint8_t*>(memory);
+    }
+    ~Carried() {
+        if (data_) sys::munmap(data_, size_);
+    }
+    Carried(const Carried&) = delete;
+    Carried& operator=(const Carried&) = delete;
+    bool ok() const { return size_ == 0 || data_ != nullptr; }
+    uint8_t* data() { return data_; }
+    ByteView view(size_t from, size_t n) const { return {data_ + from, n}; }
+
+  private:
+    uint8_t* data_ = nullptr;
+    size_t size_;
+};
+
+}  // namespace
+
+void TcpSocket::unsteer_listener() {
+    for (unsigned i = 0; i < listeners_count_; i++) {
+        LeaseGuard lease(listeners_[i].shard->lease());
+        listeners_[i].shard->tcp().detach_listener(*listeners_[i].listener);
+    }
+    for (unsigned i = 0; i < steered_count_; i++) {
+        LeaseGuard lease(steered_[i].shard->lease());
+        steered_[i].shard->unsteer(steered_[i].key);
+    }
+    steered_count_ = 0;
+}
+
+bool TcpSocket::hand_back(Reason why) {
+    std::lock_guard guard(control_);
+    switch (phase_.load(std::memory_order_relaxed)) {
+        case Phase::fresh:
+        case Phase::kernel_listener:
+            if (state() != SocketState::kernel) become_kernel(why);
+            return true;
+        case Phase::listening:
+            // New connections come by the twin from now on; those that wait here are still accepted from here.
+            unsteer_listener();
+            reason_.store(why, std::memory_order_relaxed);
+            return true;
+        default:
+            return hand_back_connection(why);
+    }
+}
+
+bool TcpSocket::hand_back_connection(Reason why) {
+    if (state() != SocketState::offloaded || connection_ == nullptr)
+        return state() == SocketState::kernel;
+    LeaseGuard lease(shard_->lease());
+    while (shard_->poll() != 0) {
+    }
+    const Instant now = monotonic_now();
+    tcp::Tcb& t = connection_->tcb;
+    const auto snapshot = tcp::export_snapshot(t, now);
+    if (!snapshot) {
+        vma_log(warning, "sock",
+                "fd {}: a connection in state {} cannot move to the kernel ({}): it stays with the "
+                "library",
+                fd(), tcp::state_name(t.state), reason_name(why));
+        return false;
+    }
+    const tcp::Snapshot& s = *snapshot;
+    const Seq first = Seq::min(s.snd_una, s.snd_end);
+    const auto to_send = uint32_t(s.snd_end - first);
+    const Seq sent_end = Seq::min(s.snd_nxt, s.snd_end);
+    const auto sent = uint32_t(Seq::max(sent_end, first) - first);
+    Carried send(to_send), unread(s.unread);
+    if (!send.ok() || !unread.ok()) return false;
+    if (to_send) tcp::export_unacked(t, first, send.data(), to_send);
+    if (s.unread) tcp::export_unread(t, 0, unread.data(), s.unread);
+    RepairQueues queues;
+    queues.unacked = send.view(0, sent);
+    queues.unsent = send.view(sent, to_send - sent);
+    queues.unread = unread.view(0, s.unread);
+    const Status restored = repair_restore(fd(), s, queues, !accepted_);
+    if (!restored) {
+        vma_log(warning, "sock", "fd {}: the connection cannot move to the kernel ({}), errno {}{}",
+                fd(), reason_name(why), restored.error(),
+                restored.error() == EPERM ? ": CAP_NET_ADMIN is needed for that" : "");
+        return false;
+    }
+    TcpConnection* c = connection_;
+    connection_ = nullptr;
+    shard_->tcp().forget(*c, now);
+    repair_finish(fd(), s, queues);
+    vma_log(debug, "sock", "fd {}: handed back to the kernel: {}", fd(), reason_meaning(why));
+    become_kernel(why);
+    return true;
+}
+
+void TcpSocket::prepare_fork() {
+    std::lock_guard guard(control_);
+    if (state() != SocketState::offloaded) return;
+    if (phase_.load(std::memory_order_relaxed) == Phase::listening) {
+        unsteer_listener();
+        reason_.store(Reason::fork, std::memory_order_relaxed);
+        return;
+    }
+    if (shard_ == nullptr || share_.load(std::memory_order_relaxed)) return;
+    LeaseGuard lease(shard_->lease());
+    if (auto* record = shard_->make_record<ShareRecord>()) {
+        record->owner_pid.store(uint32_t(sys::getpid()), std::memory_order_relaxed);
+        share_.store(record, std::memory_order_release);
+    }
+}
+
+}  // namespace vma::sock
