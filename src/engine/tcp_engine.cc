@@ -668,12 +668,8 @@ TcpConnection* TcpEngine::accept(TcpListener& l, void* owner) {
 uint64_t TcpEngine::unfinished() const {
     uint64_t n = 0;
     demux_.for_each([&](TcpTarget& target) {
-        if (target.kind != TcpTarget::Kind::connection) return;
-        const auto& c = static_cast<TcpConnection&>(target);
-        if (c.owner == nullptr && c.listener == nullptr && c.tcb.state != tcp::State::CLOSED &&
-            (c.tcb.out.bytes != 0 || c.tcb.state < tcp::State::FIN_WAIT_2 ||
-             c.tcb.state == tcp::State::CLOSING || c.tcb.state == tcp::State::LAST_ACK))
-            n++;
+        if (target.kind == TcpTarget::Kind::connection)
+            n += is_unfinished(static_cast<TcpConnection&>(target));
     });
     return n;
 }

@@ -156,8 +156,18 @@ class TcpEngine {
     // Takes what an entry of the core reported, for calls the socket layer makes itself.
     void absorb(TcpConnection& connection, const tcp::Actions& actions, Instant now);
 
-    // Connections without an owner that still have bytes or a FIN on their way.
+    // Connections without an owner that still have bytes or a FIN on their way: how many, and one for which `want` holds.
     uint64_t unfinished() const;
+    template <class Want>
+    TcpConnection* find_unfinished(Want&& want) {
+        TcpConnection* found = nullptr;
+        demux_.for_each([&](TcpTarget& target) {
+            if (found || target.kind != TcpTarget::Kind::connection) return;
+            auto& c = static_cast<TcpConnection&>(target);
+            if (is_unfinished(c) && want(c)) found = &c;
+        });
+        return found;
+    }
 
     tcp::TcpMemory& memory() { return memory_; }
     const TcpEngineCounters& counters() const { return counters_; }
@@ -174,6 +184,11 @@ class TcpEngine {
     void icmp(const Packet& frame, Instant now);
     void establish(TcpHalfOpen& h, Received& r, Instant now);
 
+    static bool is_unfinished(const TcpConnection& c) {
+        return c.owner == nullptr && c.listener == nullptr && c.tcb.state != tcp::State::CLOSED &&
+               (c.tcb.out.bytes != 0 || c.tcb.state < tcp::State::FIN_WAIT_2 ||
+                c.tcb.state == tcp::State::CLOSING || c.tcb.state == tcp::State::LAST_ACK);
+    }
     bool path_ready(TcpConnection& c, Instant now);
     void queue_output(TcpConnection& c);
     void queue_deadline(TcpTarget& target, Instant at);

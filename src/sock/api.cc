@@ -90,8 +90,11 @@ template <class Fn>
 void for_each_socket(Fn&& fn) {
     for (unsigned fd = 0; fd < FdTable::high_water(); fd++) {
         if (!maybe_ours(int(fd))) continue;
-        Using object{int(fd)};
-        if (Socket* socket = object.socket()) fn(*socket, int(fd));
+        ObjectRef ref{int(fd)};
+        // What a forked child merely holds is the parent's business.
+        if (!ref || !ref.get()->is_socket() || ref.get()->inherited.load(std::memory_order_acquire))
+            continue;
+        fn(static_cast<Socket&>(static_cast<Pollable&>(*ref.get())), int(fd));
     }
 }
 
@@ -424,12 +427,14 @@ void exec_failed() { stats_republish(); }
 
 void exit_prepare() {
     if (Runtime::started() && !Runtime::shards().empty()) {
-        // What was written and not acknowledged still goes out: every connection is closed and the orphans are seen through.
-        for (unsigned fd = 0; fd < FdTable::high_water(); fd++) {
-            if (!maybe_ours(int(fd))) continue;
-            Using object{int(fd)};
-            if (TcpSocket* tcp = object.tcp()) tcp->teardown();
-        }
+        // What was written and not acknowledged still goes out: connections move into the kernel, which sees them through.
+        // Those that cannot (no capability) are closed here and waited for.
+        for_each_socket([](Socket& socket, int) {
+            if (socket.kind == ObjectKind::tcp && socket.state() == SocketState::offloaded &&
+                !socket.hand_back(Reason::exiting))
+                socket.teardown();
+        });
+        tcp_orphans_to_kernel();
         tcp_drain_orphans(Duration::seconds(60));
         Runtime::stop();
     }

@@ -35,6 +35,45 @@ class Carried {
     size_t size_;
 };
 
+// [lease] The connection into `fd`; it is gone from the engine afterwards. False: nothing has changed.
+bool move_to_kernel(Shard& shard, TcpConnection& c, int fd, bool bound, Reason why) {
+    while (shard.poll() != 0) {
+    }
+    const Instant now = monotonic_now();
+    const auto snapshot = tcp::export_snapshot(c.tcb, now);
+    if (!snapshot) {
+        if (c.tcb.state != tcp::State::CLOSED && c.tcb.state != tcp::State::TIME_WAIT)
+            vma_log(warning, "sock",
+                    "fd {}: a connection in state {} cannot move to the kernel ({}): it stays with "
+                    "the library",
+                    fd, tcp::state_name(c.tcb.state), reason_name(why));
+        return false;
+    }
+    const tcp::Snapshot& s = *snapshot;
+    const Seq first = Seq::min(s.snd_una, s.snd_end);
+    const auto to_send = uint32_t(s.snd_end - first);
+    const auto sent = uint32_t(Seq::max(Seq::min(s.snd_nxt, s.snd_end), first) - first);
+    Carried send(to_send), unread(s.unread);
+    if (!send.ok() || !unread.ok()) return false;
+    if (to_send) tcp::export_unacked(c.tcb, first, send.data(), to_send);
+    if (s.unread) tcp::export_unread(c.tcb, 0, unread.data(), s.unread);
+    RepairQueues queues;
+    queues.unacked = send.view(0, sent);
+    queues.unsent = send.view(sent, to_send - sent);
+    queues.unread = unread.view(0, s.unread);
+    const Status restored = repair_restore(fd, s, queues, bound);
+    if (!restored) {
+        vma_log(warning, "sock", "fd {}: the connection cannot move to the kernel ({}), errno {}{}",
+                fd, reason_name(why), restored.error(),
+                restored.error() == EPERM ? ": CAP_NET_ADMIN is needed for that" : "");
+        return false;
+    }
+    shard.tcp().forget(c, now);
+    repair_finish(fd, s, queues);
+    vma_log(debug, "sock", "fd {}: handed back to the kernel: {}", fd, reason_meaning(why));
+    return true;
+}
+
 }  // namespace
 
 void TcpSocket::unsteer_listener() {
@@ -70,45 +109,26 @@ bool TcpSocket::hand_back_connection(Reason why) {
     if (state() != SocketState::offloaded || connection_ == nullptr)
         return state() == SocketState::kernel;
     LeaseGuard lease(shard_->lease());
-    while (shard_->poll() != 0) {
-    }
-    const Instant now = monotonic_now();
-    tcp::Tcb& t = connection_->tcb;
-    const auto snapshot = tcp::export_snapshot(t, now);
-    if (!snapshot) {
-        vma_log(warning, "sock",
-                "fd {}: a connection in state {} cannot move to the kernel ({}): it stays with the "
-                "library",
-                fd(), tcp::state_name(t.state), reason_name(why));
-        return false;
-    }
-    const tcp::Snapshot& s = *snapshot;
-    const Seq first = Seq::min(s.snd_una, s.snd_end);
-    const auto to_send = uint32_t(s.snd_end - first);
-    const Seq sent_end = Seq::min(s.snd_nxt, s.snd_end);
-    const auto sent = uint32_t(Seq::max(sent_end, first) - first);
-    Carried send(to_send), unread(s.unread);
-    if (!send.ok() || !unread.ok()) return false;
-    if (to_send) tcp::export_unacked(t, first, send.data(), to_send);
-    if (s.unread) tcp::export_unread(t, 0, unread.data(), s.unread);
-    RepairQueues queues;
-    queues.unacked = send.view(0, sent);
-    queues.unsent = send.view(sent, to_send - sent);
-    queues.unread = unread.view(0, s.unread);
-    const Status restored = repair_restore(fd(), s, queues, !accepted_);
-    if (!restored) {
-        vma_log(warning, "sock", "fd {}: the connection cannot move to the kernel ({}), errno {}{}",
-                fd(), reason_name(why), restored.error(),
-                restored.error() == EPERM ? ": CAP_NET_ADMIN is needed for that" : "");
-        return false;
-    }
-    TcpConnection* c = connection_;
+    if (!move_to_kernel(*shard_, *connection_, fd(), !accepted_, why)) return false;
     connection_ = nullptr;
-    shard_->tcp().forget(*c, now);
-    repair_finish(fd(), s, queues);
-    vma_log(debug, "sock", "fd {}: handed back to the kernel: {}", fd(), reason_meaning(why));
     become_kernel(why);
     return true;
+}
+
+void tcp_orphans_to_kernel() {
+    for (Shard* shard : Runtime::shards()) {
+        LeaseGuard lease(shard->lease());
+        // One that cannot move stays and is not asked again.
+        while (TcpConnection* c = shard->tcp().find_unfinished(
+                   [](TcpConnection& o) { return o.error != EBUSY; })) {
+            // The twin of an active open still holds the port; an accepted connection gets a socket now.
+            int fd = held_port(c->orphan_token);
+            const bool bound = fd >= 0;
+            if (!bound) fd = sys::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
+            if (fd < 0 || !move_to_kernel(*shard, *c, fd, bound, Reason::exiting)) c->error = EBUSY;
+            if (fd >= 0 && !bound) sys::close(fd);
+        }
+    }
 }
 
 void TcpSocket::prepare_fork() {

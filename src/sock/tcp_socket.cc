@@ -101,6 +101,8 @@ class ConditionTarget final : public WaitTarget {
 
 TcpSink& tcp_sink() { return g_sink; }
 
+int held_port(uint64_t token) { return token ? reinterpret_cast<PortHold*>(token)->fd.fd() : -1; }
+
 TcpSocket* TcpSocket::create(int fd, int type, int protocol) {
     bool recycled;
     void* memory = g_slab.take(&recycled);

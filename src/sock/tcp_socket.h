@@ -138,6 +138,10 @@ class TcpSocket final : public Socket {
 };
 
 void tcp_forget_in_child();
+// The descriptor that keeps the port of an orphan, or -1.
+int held_port(uint64_t token);
+// Orphans with data or a FIN on the way become the kernel's, as far as they can. For process exit.
+void tcp_orphans_to_kernel();
 // Orphans with data that is not acknowledged: waits until they are done, at most `bound`. For process exit.
 void tcp_drain_orphans(Duration bound);
 TcpSink& tcp_sink();
