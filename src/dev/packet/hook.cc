@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 #include <linux/bpf.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
 
 #include <atomic>
@@ -33,6 +35,39 @@ void forget_after_fork() {
     for (auto& h : g_registry.hooks) h.store(nullptr);
 }
 
+// Runs Hook::Meanwhile beside the caller, or at join() when no thread is to be had. Signals are the program's threads' business.
+class Companion {
+  public:
+    Companion(Hook& hook, Hook::Meanwhile work) : hook_(hook), work_(work) {}
+    void start() {
+        if (!work_.run) return;
+        sigset_t all, before;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        running_ = pthread_create(&thread_, nullptr, run, this) == 0;
+        pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    }
+    uint32_t join() {
+        if (running_)
+            pthread_join(thread_, nullptr);
+        else if (work_.run)
+            slot_ = work_.run(hook_, work_.context);
+        return slot_;
+    }
+
+  private:
+    static void* run(void* self) {
+        auto& me = *static_cast<Companion*>(self);
+        me.slot_ = me.work_.run(me.hook_, me.work_.context);
+        return nullptr;
+    }
+    Hook& hook_;
+    Hook::Meanwhile work_;
+    pthread_t thread_{};
+    bool running_ = false;
+    uint32_t slot_ = 0;
+};
+
 Status fail(std::string* why, int error, std::string text) {
     if (why) *why = std::move(text);
     return Errno{error};
@@ -56,7 +91,7 @@ void PrivateMapping::reset() {
     at_ = nullptr;
 }
 
-Result<Hook*> Hook::open(int ifindex, std::string* why) {
+Result<Hook*> Hook::open(int ifindex, std::string* why, Meanwhile meanwhile) {
     forget_after_fork();
     const auto cookie = namespace_cookie();
     if (!cookie) {
@@ -70,7 +105,7 @@ Result<Hook*> Hook::open(int ifindex, std::string* why) {
         if (hook == nullptr) {
             if (!place) place = &h;
         } else if (hook->cookie_ == *cookie) {
-            const Status s = hook->start(ifindex, why);
+            const Status s = hook->start(ifindex, why, meanwhile);
             if (!s) return Errno{s.error()};
             ++hook->users_;
             return hook;
@@ -87,7 +122,7 @@ Result<Hook*> Hook::open(int ifindex, std::string* why) {
     const int ns = open_namespace();
     Status s = ns < 0 ? Status(Errno{-ns}) : hook->namespace_.adopt(ns);
     if (s)
-        s = hook->start(ifindex, why);
+        s = hook->start(ifindex, why, meanwhile);
     else
         (void)fail(why, s.error(),
                    "the network namespace cannot be held (CAP_NET_ADMIN is needed)");
@@ -116,14 +151,27 @@ unsigned Hook::sweep_all() {
 }
 
 // Joins or creates the hook if this process has none yet, and puts the receive program onto the interface.
-Status Hook::start(int ifindex, std::string* why) {
-    NamespaceLock lock;
-    const bool locked = lock.take().ok();  // without it: an own hook, which works beside any other
-    if (slots_ == nullptr && !(locked && join(ifindex))) {
-        if (Status s = load(why); !s) return s;
+Status Hook::start(int ifindex, std::string* why, Meanwhile meanwhile) {
+    Companion companion(*this, meanwhile);
+    Status s;
+    {
+        NamespaceLock lock;
+        const bool locked =
+            lock.take().ok();  // without it: an own hook, which works beside any other
+        if (slots_ == nullptr && !(locked && join(ifindex))) {
+            if (s = load(why); !s) return s;
+        }
+        sweep();
+        companion.start();
+        s = ensure_link(ifindex, bpf::kTcxIngress, rx_program_.fd(), head().rx_program);
     }
-    sweep();
-    const Status s = ensure_link(ifindex, bpf::kTcxIngress, rx_program_.fd(), head().rx_program);
+    // Others may come in meanwhile: they need the program in place, not our slot.
+    const uint32_t claimed = companion.join();
+    if (!s && claimed) {
+        bool which[VMA_SLOTS] = {};
+        which[claimed] = true;
+        drop_flows(which);
+    }
     if (s.error() == EINVAL)
         return fail(why, EOPNOTSUPP, "the kernel has no TCX hooks (Linux 6.6 or later is needed)");
     if (!s)

@@ -46,7 +46,14 @@ class Hook {
     // The hook of the calling thread's namespace with its program on interface `ifindex`; one object per process and
     // namespace, counted. *why: what failed, in words. Errors: EPERM (a capability is missing: *why names them), EOPNOTSUPP
     // (no TCX: Linux before 6.6), ENODEV, those of bpf(2).
-    static Result<Hook*> open(int ifindex, std::string* why);
+    // `meanwhile`, if given, runs with the tables in place while the program is attached, on a thread of its own: it may claim.
+    // Both wait for RCU grace periods, which then pass together.
+    struct Meanwhile {
+        uint32_t (*run)(Hook& hook,
+                        void* context);  // the slot claimed, or 0; freed again if attaching fails
+        void* context;
+    };
+    static Result<Hook*> open(int ifindex, std::string* why, Meanwhile meanwhile = {});
     void close();
 
     bool shared() const { return shared_; }  // other processes can find it
@@ -54,7 +61,8 @@ class Hook {
 
     // A free slot whose data and doorbell ring these are (descriptors stay the caller's). ENOSPC: all taken.
     Result<uint32_t> claim(int data_ring, int doorbell_ring);
-    // Takes out every flow of the slot, then frees it.
+    // Takes out every flow of the slot, then frees it. The last slot of this process is left to the others' sweep, which
+    // finds its owner gone: freeing it waits for two grace periods, which a process that ends need not see.
     void release(uint32_t slot);
     vma_slot& slot(uint32_t n) { return slots_[n]; }
 
@@ -81,7 +89,7 @@ class Hook {
 
     Hook() = default;
     ~Hook() = default;
-    Status start(int ifindex, std::string* why);
+    Status start(int ifindex, std::string* why, Meanwhile meanwhile);
     Status load(std::string* why);
     bool join(int ifindex);
     bool join_program(uint32_t program_id);
@@ -92,7 +100,7 @@ class Hook {
     bool owner_is_dead(uint32_t owner) const;
     bool lock_tables();
     void unlock_tables();
-    void drop_flows(const bool* dead_slots);
+    void drop_flows(const bool* dead_slots, bool free_slots = true);
     void count_port(const vma_flow_key& key, int32_t by);
     vma_hook_head& head() { return *reinterpret_cast<vma_hook_head*>(&slots_[0]); }
 

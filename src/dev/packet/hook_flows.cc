@@ -54,12 +54,12 @@ Result<uint32_t> Hook::claim(int data_ring, int doorbell_ring) {
 void Hook::release(uint32_t slot) {
     bool which[VMA_SLOTS] = {};
     which[slot] = true;
-    drop_flows(which);
+    drop_flows(which, users_ > 1);
 }
 
 // Takes the slots out of service: first the generation, with which every flow of theirs is the kernel's again at once, then
 // flows, ring table, and last the owner, which makes the slot free.
-void Hook::drop_flows(const bool* slots) {
+void Hook::drop_flows(const bool* slots, bool free_slots) {
     for (uint32_t n = 1; n < VMA_SLOTS; ++n)
         if (slots[n]) std::atomic_ref(slots_[n].generation).fetch_add(1);
     vma_flow_key key, next;
@@ -74,6 +74,7 @@ void Hook::drop_flows(const bool* slots) {
         if (flow.slot >= VMA_SLOTS || !slots[flow.slot]) continue;
         if (bpf::erase(flows_.fd(), &key) == 0) count_port(key, -1);
     }
+    if (!free_slots) return;
     for (uint32_t n = 1; n < VMA_SLOTS; ++n) {
         if (!slots[n]) continue;
         const uint32_t keys[2] = {2 * n, 2 * n + 1};

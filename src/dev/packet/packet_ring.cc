@@ -37,7 +37,7 @@ class PacketRing final : public Ring {
     RingCounters counters() const override;
 
   private:
-    Status open_rings(const PacketRingConfig& config, std::string* why);
+    Status open_rings(Hook& hook, const PacketRingConfig& config, std::string* why);
     vma_slot& slot() const { return hook_->slot(slot_); }
     void silence_doorbell();
 
@@ -79,10 +79,27 @@ Status PacketRing::open(const PacketRingConfig& config, std::string* why) {
         return Errno{found ? EINVAL : ENODEV};
     }
     if (Status s = transmitter_.open(config.ifindex, why); !s) return s;
-    auto hook = Hook::open(config.ifindex, why);
-    if (!hook) return Errno{hook.error()};
+    struct Rings {
+        PacketRing* ring;
+        const PacketRingConfig* config;
+        std::string why;
+        Status opened;
+    } rings{this, &config, {}, {}};
+    const auto open_beside = [](Hook& opened_hook, void* context) {
+        auto& r = *static_cast<Rings*>(context);
+        r.opened = r.ring->open_rings(opened_hook, *r.config, &r.why);
+        return r.ring->slot_;
+    };
+    auto hook = Hook::open(config.ifindex, why, {open_beside, &rings});
+    if (!hook) {
+        slot_ = 0;
+        return Errno{hook.error()};
+    }
     hook_ = *hook;
-    if (Status s = open_rings(config, why); !s) return s;
+    if (!rings.opened) {
+        *why = std::move(rings.why);
+        return rings.opened;
+    }
     caps_.mtu = config.mtu;
     caps_.max_gso_bytes = Transmitter::kMostFrameBytes - 14;
     caps_.max_gso_segments = Transmitter::kMostSegments;
@@ -90,7 +107,7 @@ Status PacketRing::open(const PacketRingConfig& config, std::string* why) {
     return {};
 }
 
-Status PacketRing::open_rings(const PacketRingConfig& config, std::string* why) {
+Status PacketRing::open_rings(Hook& hook, const PacketRingConfig& config, std::string* why) {
     const uint32_t wanted =
         config.ring_bytes < kLeastRingBytes ? kLeastRingBytes : config.ring_bytes;
     const uint32_t bytes = wanted > (1u << 30) ? 1u << 30 : std::bit_ceil(wanted);
@@ -103,7 +120,7 @@ Status PacketRing::open_rings(const PacketRingConfig& config, std::string* why) 
             fmt::format("creating a receive ring of {} KiB failed: errno {}", bytes >> 10, -bell);
         return Errno{-bell};
     }
-    const auto slot = hook_->claim(data, bell);
+    const auto slot = hook.claim(data, bell);
     Status s = slot ? receiver_.open(data, bytes, *config.pool) : Status(Errno{slot.error()});
     sys::close(data);  // the mappings keep it
     if (slot) slot_ = *slot;
