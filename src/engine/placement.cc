@@ -28,11 +28,12 @@ Reason reason_of(int error) {
 }
 
 // The memory of the shard: an arena whose memfd stays open so that it grows step by step.
-Arena* make_arena() {
+Arena* make_arena(int* error) {
     auto* descriptor = new OwnFd;
     const auto arena = Arena::create(Arena::kDefaultReserve, descriptor);
     if (arena) return *arena;
     delete descriptor;
+    *error = arena.error();
     return nullptr;
 }
 
@@ -55,10 +56,14 @@ Shard* open_shard_on(const Interface& interface, const Options& options, Reason*
             "packet";
         return nullptr;
     }
-    Arena* arena = make_arena();
+    int error = 0;
+    Arena* arena = make_arena(&error);
     if (arena == nullptr) {
         *why = Reason::memory;
-        *text = "no memory for the shard (memfd_create or mmap failed)";
+        *text = error == EMFILE || error == ENFILE
+                    ? "no file descriptor left: raise the limit (ulimit -n)"
+                    : "no memory for the shard (memfd_create or mmap failed, errno " +
+                          std::to_string(error) + ")";
         return nullptr;
     }
     PoolLimits limits;

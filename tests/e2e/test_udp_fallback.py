@@ -64,6 +64,9 @@ class Refused(case.NetCase):
     def test_no_capability(self):
         self.compare("echo", no_capabilities(), (1, 1), "capabilit|CAP_|privilege|permitted")
 
+    def test_no_descriptor_left(self):
+        self.compare("echo", ["prlimit", "--nofile=8:8"], (1, 1), "no file descriptor left")
+
     def test_port_in_use(self):
         holder = self.b.call(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         self.addCleanup(holder.close)

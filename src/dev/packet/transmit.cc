@@ -56,8 +56,11 @@ unsigned slice(const iovec* from, unsigned count, uint32_t at, uint32_t len, iov
 Status Transmitter::open(int ifindex, std::string* why) {
     const int fd = sys::socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
     if (fd < 0) {
-        *why = fd == -EPERM ? "opening a packet socket is not permitted: CAP_NET_RAW is needed"
-                            : fmt::format("opening a packet socket failed: errno {}", -fd);
+        *why =
+            fd == -EPERM
+                ? "opening a packet socket is not permitted: CAP_NET_RAW is needed, and CAP_BPF, "
+                  "CAP_NET_ADMIN and CAP_PERFMON (or CAP_SYS_ADMIN) for the BPF programs"
+                : fmt::format("opening a packet socket failed: errno {}", -fd);
         return Errno{-fd};
     }
     if (Status s = socket_.adopt(fd); !s) {
