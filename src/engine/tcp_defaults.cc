@@ -41,6 +41,7 @@ long one(const char* name, long otherwise) {
 struct Sysctls {
     tcp::TcpConfig config;
     uint32_t somaxconn = 4096;
+    PortRange ports;
 };
 
 const Sysctls& sysctls() {
@@ -76,6 +77,11 @@ const Sysctls& sysctls() {
             sys::close(fd);
         }
         c.cc = std::strncmp(algorithm, "reno", 4) == 0 ? tcp::CcKind::newreno : tcp::CcKind::cubic;
+        long range[2] = {32768, 60999}, reserved = -1;
+        read_numbers("ipv4/ip_local_port_range", range, 2);
+        read_numbers("ipv4/ip_local_reserved_ports", &reserved, 1);
+        if (reserved < 0 && range[0] > 0 && range[0] <= range[1] && range[1] < 65536)
+            s.ports = {uint16_t(range[0]), uint32_t(range[1] - range[0] + 1)};
         s.somaxconn = uint32_t(one("core/somaxconn", 4096));
     });
     return s;
@@ -99,5 +105,7 @@ tcp::TcpConfig tcp_defaults(const Options& options, const RingCaps& caps, uint32
 }
 
 uint32_t listen_backlog_limit() { return sysctls().somaxconn; }
+
+PortRange automatic_ports() { return sysctls().ports; }
 
 }  // namespace vma

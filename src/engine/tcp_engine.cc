@@ -545,6 +545,14 @@ void TcpEngine::unsteer(const FlowTuple& tuple) {
     shard_.unsteer(key);
 }
 
+bool TcpEngine::may_connect(const FlowTuple& tuple, Instant now) {
+    TcpTarget* const there = demux_.find_exact(tuple);
+    Seq above;
+    return there == nullptr ||
+           (there->kind == TcpTarget::Kind::time_wait &&
+            tcp::may_reuse(static_cast<TcpRemains&>(*there).record, now, above));
+}
+
 Result<TcpConnection*> TcpEngine::connect(const FlowTuple& tuple, const tcp::TcpConfig& config,
                                           const TcpPath& path, NetworkMonitor& monitor, void* owner,
                                           Instant now) {

@@ -129,6 +129,8 @@ class TcpEngine {
 
     // ---- for the socket layer
 
+    // Is the tuple free for connect()?
+    bool may_connect(const FlowTuple& tuple, Instant now);
     // Active open. The tuple is free and the flow steered by the engine. EADDRNOTAVAIL: in use (TIME_WAIT included, unless
     // it may be reused); EADDRINUSE from steering; ENOMEM.
     Result<TcpConnection*> connect(const FlowTuple& tuple, const tcp::TcpConfig& config,

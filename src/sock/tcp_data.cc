@@ -98,6 +98,10 @@ class TcpTransfer final : public WaitTarget {
 
     bool ready(bool) override {
         LeaseGuard guard(shard_->lease());
+        if (socket_.connection_ == nullptr) {  // another thread connects anew
+            outcome = Outcome::error(receive ? ENOTCONN : EPIPE);
+            return true;
+        }
         return receive ? step_receive() : step_send();
     }
 

@@ -93,6 +93,7 @@ bool TcpSocket::hand_back(Reason why) {
     switch (phase_.load(std::memory_order_relaxed)) {
         case Phase::fresh:
         case Phase::kernel_listener:
+            drop_failed_connection();
             if (state() != SocketState::kernel) become_kernel(why);
             return true;
         case Phase::listening:
@@ -108,6 +109,7 @@ bool TcpSocket::hand_back(Reason why) {
 bool TcpSocket::hand_back_connection(Reason why) {
     if (state() != SocketState::offloaded || connection_ == nullptr)
         return state() == SocketState::kernel;
+    inherited_options_to_twin(fd());
     LeaseGuard lease(shard_->lease());
     if (!move_to_kernel(*shard_, *connection_, fd(), !accepted_, why)) return false;
     connection_ = nullptr;

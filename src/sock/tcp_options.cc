@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -177,6 +178,18 @@ Outcome TcpSocket::set_option(int fd, int level, int name, const void* value, so
             case SO_MAX_PACING_RATE:
                 options_.pacing = uint32_t(n) == UINT32_MAX ? 0 : uint32_t(n);
                 break;
+            case SO_REUSEADDR:
+                options_.reuseaddr = n != 0;
+                live = false;
+                break;
+            case SO_PRIORITY:
+                options_.priority = n;
+                live = false;
+                break;
+            case SO_MARK:
+                options_.mark = n;
+                live = false;
+                break;
             default:
                 live =
                     false;  // the twin's answer is all there is (SO_REUSEADDR, SO_PRIORITY, SO_MARK before connect ...)
@@ -267,7 +280,42 @@ Outcome TcpSocket::set_option(int fd, int level, int name, const void* value, so
     return Outcome::value(0);
 }
 
-Outcome TcpSocket::get_option(int, int level, int name, void* value, socklen_t* len) {
+// Linux gives an accepted connection the options of its listener. Done when somebody looks, because most programs never do
+// and each option costs a system call. Under control_.
+void TcpSocket::inherited_options_to_twin(int fd) {
+    if (std::exchange(twin_has_options_, true)) return;
+    const auto put = [&](int level, int name, int value) {
+        if (value) sys::setsockopt(fd, level, name, &value, sizeof value);
+    };
+    put(SOL_SOCKET, SO_REUSEADDR, options_.reuseaddr);
+    put(SOL_SOCKET, SO_KEEPALIVE, options_.keepalive);
+    put(SOL_SOCKET, SO_RCVBUF, options_.rcvbuf);
+    put(SOL_SOCKET, SO_SNDBUF, options_.sndbuf);
+    put(SOL_SOCKET, SO_PRIORITY, options_.priority);
+    put(SOL_SOCKET, SO_MARK, options_.mark);
+    put(IPPROTO_TCP, TCP_NODELAY, options_.nodelay);
+    put(IPPROTO_TCP, TCP_KEEPIDLE, options_.keepidle);
+    put(IPPROTO_TCP, TCP_KEEPINTVL, options_.keepintvl);
+    put(IPPROTO_TCP, TCP_KEEPCNT, options_.keepcnt);
+    put(IPPROTO_TCP, TCP_USER_TIMEOUT, options_.user_timeout_ms);
+    put(IPPROTO_TCP, TCP_SYNCNT, options_.syncnt);
+    put(IPPROTO_TCP, TCP_LINGER2, options_.linger2);
+    put(IPPROTO_TCP, TCP_WINDOW_CLAMP, options_.window_clamp);
+    put(IPPROTO_IP, IP_TOS, options_.tos);
+    put(IPPROTO_IP, IP_TTL, options_.ttl);
+    if (options_.linger_on) {
+        const struct linger l { options_.linger_on, options_.linger_seconds };
+        sys::setsockopt(fd, SOL_SOCKET, SO_LINGER, &l, sizeof l);
+    }
+    const auto put_time = [&](int name, int64_t ns) {
+        const timeval tv{time_t(ns / 1'000'000'000), suseconds_t(ns / 1000 % 1'000'000)};
+        if (ns) sys::setsockopt(fd, SOL_SOCKET, name, &tv, sizeof tv);
+    };
+    put_time(SO_RCVTIMEO, rcvtimeo_ns_.load(std::memory_order_relaxed));
+    put_time(SO_SNDTIMEO, sndtimeo_ns_.load(std::memory_order_relaxed));
+}
+
+Outcome TcpSocket::get_option(int fd, int level, int name, void* value, socklen_t* len) {
     if (state() != SocketState::offloaded || value == nullptr || len == nullptr)
         return Outcome::kernel();
     if (level == SOL_SOCKET && name == SO_ERROR) {
@@ -277,6 +325,10 @@ Outcome TcpSocket::get_option(int, int level, int name, void* value, socklen_t* 
             update_ready();
         }
         return put_int(error, value, len);
+    }
+    if (!twin_has_options_) {
+        std::lock_guard guard(control_);
+        inherited_options_to_twin(fd);
     }
     if (connection_ == nullptr || level != IPPROTO_TCP) return Outcome::kernel();
     LeaseGuard lease(shard_->lease());
@@ -303,13 +355,15 @@ Outcome TcpSocket::get_option(int, int level, int name, void* value, socklen_t* 
 Outcome TcpSocket::get_name(bool peer, sockaddr* addr, socklen_t* len) {
     if (state() != SocketState::offloaded) return Outcome::kernel();
     const Phase phase = phase_.load(std::memory_order_acquire);
-    if (phase == Phase::listening) return peer ? Outcome::error(ENOTCONN) : Outcome::kernel();
+    if (phase == Phase::listening || phase == Phase::fresh)
+        return peer ? Outcome::error(ENOTCONN) : Outcome::kernel();
     if (addr == nullptr || len == nullptr) return Outcome::error(EFAULT);
     if (int(*len) < 0) return Outcome::error(EINVAL);
     if (peer) {
         LeaseGuard lease(shard_->lease());
         const tcp::State state = connection_->tcb.state;
-        if (state == tcp::State::SYN_SENT || state == tcp::State::CLOSED)
+        if (state == tcp::State::SYN_SENT || state == tcp::State::CLOSED ||
+            state == tcp::State::TIME_WAIT)
             return Outcome::error(ENOTCONN);
     }
     const sockaddr_in sin = (peer ? remote_ : local_).to_sockaddr_in();

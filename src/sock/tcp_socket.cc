@@ -10,10 +10,12 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/deferred_signal.h"
 #include "base/log.h"
+#include "base/rng.h"
 #include "engine/tcp_defaults.h"
 #include "sock/context.h"
 #include "sock/epoll.h"
@@ -64,7 +66,7 @@ class Sink final : public TcpSink {
         static_cast<TcpSocket*>(connection.owner)->on_events(events, error);
     }
     void tcp_acceptable(TcpListener& listener) override {
-        static_cast<TcpSocket*>(listener.owner)->on_acceptable();
+        static_cast<TcpSocket*>(listener.owner)->on_acceptable(listener);
     }
     void tcp_orphan_gone(uint64_t token) override {
         auto* hold = reinterpret_cast<PortHold*>(token);
@@ -123,7 +125,7 @@ void tcp_forget_in_child() {
 }
 
 void TcpSocket::become_kernel(Reason why) {
-    vma_log(debug, "sock", "fd {}: served by the kernel: {}", fd(), reason_meaning(why));
+    tell_served_by_kernel(why);
     reason_.store(why, std::memory_order_relaxed);
     state_.store(SocketState::kernel, std::memory_order_release);
     publish_state();
@@ -245,10 +247,64 @@ Reason TcpSocket::connect_obstacle(int fd, const Endpoint& to, TcpPath& path, En
     return Reason::none;
 }
 
+// The kernel keeps the port space: binds the twin to a free port of the automatic range whose tuple is not in TIME_WAIT here,
+// which the kernel would not know of. 0: there is none.
+uint16_t TcpSocket::take_port(int fd, const IpAddr& from, const Endpoint& to, Shard& shard) {
+    constexpr unsigned kTries = 256;
+    static std::atomic<uint64_t> seed{0};
+    const PortRange range = automatic_ports();
+    Rng rng(seed.fetch_add(0x9e3779b97f4a7c15u, std::memory_order_relaxed) ^
+            uint64_t(monotonic_now().ns));
+    for (unsigned i = 0; range.count != 0 && i < kTries; i++) {
+        const Endpoint candidate{from, uint16_t(range.first + rng.below(range.count))};
+        {
+            LeaseGuard lease(shard.lease());
+            if (!shard.tcp().may_connect({candidate, to}, monotonic_now())) continue;
+        }
+        const sockaddr_in sin = candidate.to_sockaddr_in();
+        if (sys::bind(fd, reinterpret_cast<const sockaddr*>(&sin), sizeof sin) == 0)
+            return candidate.port;
+    }
+    // Nearly every port is in use, or only the kernel can choose (reserved ports).
+    sockaddr_in sin = Endpoint{from, 0}.to_sockaddr_in();
+    if (sys::bind(fd, reinterpret_cast<const sockaddr*>(&sin), sizeof sin) < 0) return 0;
+    socklen_t size = sizeof sin;
+    sys::getsockname(fd, reinterpret_cast<sockaddr*>(&sin), &size);
+    return __builtin_bswap16(sin.sin_port);
+}
+
 Outcome TcpSocket::connect_result() {
-    if (const int error = take_error()) return Outcome::error(error);
-    connect_reported_ = true;
-    return Outcome::value(0);
+    LeaseGuard lease(shard_->lease());
+    const int error = take_error();
+    if (error == 0 && connection_->tcb.state != tcp::State::CLOSED) {
+        connect_reported_ = true;
+        return Outcome::value(0);
+    }
+    // Told once; then the socket is as before connect() and may try again. Its twin keeps the port.
+    phase_.store(Phase::fresh, std::memory_order_release);
+    update_ready();
+    return Outcome::error(error ? error : ECONNABORTED);
+}
+
+// connect() on a socket that is connecting or connected.
+Outcome TcpSocket::connect_again() {
+    bool opening;
+    {
+        LeaseGuard lease(shard_->lease());
+        shard_->poll();
+        opening = connection_->tcb.state == tcp::State::SYN_SENT;
+    }
+    if (opening) return nonblocking() ? Outcome::error(EALREADY) : wait_connected();
+    return connect_reported_ ? Outcome::error(EISCONN) : connect_result();
+}
+
+// What is left of an attempt that failed.
+void TcpSocket::drop_failed_connection() {
+    if (connection_ == nullptr) return;
+    LeaseGuard lease(shard_->lease());
+    TcpConnection* c = connection_;
+    connection_ = nullptr;
+    shard_->tcp().release_owner(*c, 0, monotonic_now());
 }
 
 Outcome TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
@@ -258,15 +314,8 @@ Outcome TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
         const Phase phase = phase_.load(std::memory_order_relaxed);
         if (phase == Phase::kernel_listener || phase == Phase::listening)
             return Outcome::error(EISCONN);
-        if (phase == Phase::connected || phase == Phase::connecting) {
-            LeaseGuard lease(shard_->lease());
-            shard_->poll();
-            if (connection_->tcb.state == tcp::State::SYN_SENT)
-                return nonblocking() ? Outcome::error(EALREADY) : Outcome::error(EALREADY);
-            if (!connect_reported_) return connect_result();
-            return Outcome::error(connection_->tcb.state == tcp::State::CLOSED ? ECONNABORTED
-                                                                               : EISCONN);
-        }
+        if (phase == Phase::connected || phase == Phase::connecting) return connect_again();
+        drop_failed_connection();
         Endpoint to;
         if (!Endpoint::from_sockaddr(addr, len, to)) return Outcome::kernel();
         TcpPath path;
@@ -279,16 +328,9 @@ Outcome TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
             return Outcome::kernel();
         }
         if (!bound_ || local.port == 0) {
-            // The kernel keeps the port space: the twin takes a port as an automatic bind would.
-            const Endpoint any{local.addr, 0};
-            const sockaddr_in sin = any.to_sockaddr_in();
-            if (sys::bind(fd, reinterpret_cast<const sockaddr*>(&sin), sizeof sin) < 0)
-                return Outcome::error(EADDRNOTAVAIL);
+            local.port = take_port(fd, local.addr, to, *shard);
+            if (local.port == 0) return Outcome::error(EADDRNOTAVAIL);
             bound_ = true;
-            sockaddr_in name{};
-            socklen_t size = sizeof name;
-            sys::getsockname(fd, reinterpret_cast<sockaddr*>(&name), &size);
-            local.port = __builtin_bswap16(name.sin_port);
         }
         tcp::TcpConfig config = tcp_defaults(Runtime::options(), shard->caps(), mtu);
         apply_options(config);
@@ -356,6 +398,8 @@ Outcome TcpSocket::listen(int fd, int backlog) {
         return Outcome::value(0);
     }
     bound_ = true;
+    read_shutdown_.store(false, std::memory_order_relaxed);
+    listeners_count_ = 0;
     ready_.store(0, std::memory_order_release);
     phase_.store(Phase::kernel_listener, std::memory_order_release);
     return Outcome::value(0);
@@ -466,8 +510,10 @@ uint32_t TcpSocket::listener_events() {
     return EPOLLIN | EPOLLRDNORM;
 }
 
-void TcpSocket::update_listener() {
-    acceptable_.store(1, std::memory_order_release);
+void TcpSocket::on_acceptable(const TcpListener& listener) {
+    for (unsigned i = 0; i < listeners_count_; i++)
+        if (listeners_[i].listener == &listener)
+            acceptable_.fetch_or(1u << i, std::memory_order_acq_rel);
     watch.notify();
 }
 
@@ -478,6 +524,7 @@ TcpSocket* TcpSocket::accept_from_ring(int, int flags, int* new_fd, int* error) 
         Shard& shard = *listeners_[i].shard;
         {
             LeaseGuard lease(shard.lease());
+            if (listeners_[i].listener == nullptr) continue;  // shut down meanwhile
             if (listeners_[i].listener->ready.empty()) shard.poll();
             if (listeners_[i].listener->ready.empty()) continue;
         }
@@ -497,6 +544,7 @@ TcpSocket* TcpSocket::accept_from_ring(int, int flags, int* new_fd, int* error) 
         socket->shard_ = &shard;
         socket->accepted_ = true;
         socket->options_ = options_;
+        socket->twin_has_options_ = false;
         socket->set_nonblocking(flags & SOCK_NONBLOCK);
         socket->rcvtimeo_ns_.store(rcvtimeo_ns_.load(std::memory_order_relaxed),
                                    std::memory_order_relaxed);
@@ -507,7 +555,8 @@ TcpSocket* TcpSocket::accept_from_ring(int, int flags, int* new_fd, int* error) 
         bool taken = false;
         {
             LeaseGuard lease(shard.lease());
-            TcpConnection* c = shard.tcp().accept(*listeners_[i].listener, socket);
+            TcpListener* const listener = listeners_[i].listener;
+            TcpConnection* c = listener ? shard.tcp().accept(*listener, socket) : nullptr;
             if (c) {
                 taken = true;
                 socket->connection_ = c;
@@ -521,8 +570,8 @@ TcpSocket* TcpSocket::accept_from_ring(int, int flags, int* new_fd, int* error) 
                 c->events = 0;
                 socket->update_ready();
             }
-            if (listeners_[i].listener->ready.empty())
-                acceptable_.store(0, std::memory_order_release);
+            if (listener == nullptr || listener->ready.empty())
+                acceptable_.fetch_and(~(1u << i), std::memory_order_acq_rel);
         }
         if (!taken) {
             // Another thread was faster.
@@ -635,6 +684,8 @@ int TcpSocket::take_error() { return so_error_.exchange(0, std::memory_order_acq
 
 // The level bits of tcp(7)/poll(2) as Linux computes them, from the control block.
 void TcpSocket::update_ready() {
+    if (phase_.load(std::memory_order_relaxed) == Phase::fresh)
+        return ready_.store(EPOLLOUT | EPOLLWRNORM | EPOLLHUP, std::memory_order_release);
     const tcp::Tcb& t = connection_->tcb;
     uint32_t events = 0;
     const bool closed = t.state == tcp::State::CLOSED || t.state == tcp::State::TIME_WAIT;
@@ -673,7 +724,7 @@ void TcpSocket::on_events(uint32_t events, int error) {
 
 // ---- Close
 
-Outcome TcpSocket::shutdown(int, int how) {
+Outcome TcpSocket::shutdown(int fd, int how) {
     if (state() == SocketState::kernel) return Outcome::kernel();
     if (how < SHUT_RD || how > SHUT_RDWR) return Outcome::error(EINVAL);
     const Phase phase = phase_.load(std::memory_order_acquire);
@@ -681,7 +732,14 @@ Outcome TcpSocket::shutdown(int, int how) {
     if (phase == Phase::listening) {
         // As in Linux: a listener that is shut down for reading stops listening.
         if (how == SHUT_WR) return Outcome::error(ENOTCONN);
+        std::lock_guard guard(control_);
+        const int result = int(sys::raw(SYS_shutdown, fd, how));
+        if (result < 0) return Outcome::error(-result);
         read_shutdown_.store(true, std::memory_order_relaxed);
+        phase_.store(Phase::fresh, std::memory_order_release);
+        ready_.store(EPOLLOUT | EPOLLWRNORM | EPOLLHUP, std::memory_order_release);
+        close_listeners();
+        TwinEvents::remove(fd);
         watch.notify();
         return Outcome::value(0);
     }
@@ -732,20 +790,25 @@ void TcpSocket::linger() {
     (void)wait_until(target, write_governor_, limits);
 }
 
-void TcpSocket::teardown() {
-    std::lock_guard guard(control_);
-    if (inherited.load(std::memory_order_relaxed) || state() == SocketState::kernel) return;
-    const Instant now = monotonic_now();
+// The entries stay: another thread may be in accept() and finds them empty.
+void TcpSocket::close_listeners() {
     for (unsigned i = 0; i < listeners_count_; i++) {
         LeaseGuard lease(listeners_[i].shard->lease());
-        listeners_[i].shard->tcp().close_listener(*listeners_[i].listener, now);
+        TcpListener* const listener = std::exchange(listeners_[i].listener, nullptr);
+        if (listener) listeners_[i].shard->tcp().close_listener(*listener, monotonic_now());
     }
-    listeners_count_ = 0;
+    acceptable_.store(0, std::memory_order_release);
     for (unsigned i = 0; i < steered_count_; i++) {
         LeaseGuard lease(steered_[i].shard->lease());
         steered_[i].shard->unsteer(steered_[i].key);
     }
     steered_count_ = 0;
+}
+
+void TcpSocket::teardown() {
+    std::lock_guard guard(control_);
+    if (inherited.load(std::memory_order_relaxed) || state() == SocketState::kernel) return;
+    close_listeners();
     if (connection_ == nullptr) return;
     // A child may hold the descriptor: the connection goes on in the kernel, where this close is one of several.
     ShareRecord* record = share();
@@ -753,6 +816,7 @@ void TcpSocket::teardown() {
         record->done.store(1, std::memory_order_release);
         return;
     }
+    const Instant now = monotonic_now();
     LeaseGuard lease(shard_->lease());
     TcpConnection* c = connection_;
     connection_ = nullptr;

@@ -52,7 +52,7 @@ class TcpSocket final : public Socket {
 
     // [lease] From the engine.
     void on_events(uint32_t events, int error);
-    void on_acceptable() { update_listener(); }
+    void on_acceptable(const TcpListener& listener);
 
     const char* ring_kind() const {
         return shard_             ? shard_->ring_kind()
@@ -81,10 +81,14 @@ class TcpSocket final : public Socket {
                             uint32_t& mtu, Shard*& shard);
     Outcome wait_connected();
     Outcome connect_result();
+    Outcome connect_again();
+    void drop_failed_connection();
+    uint16_t take_port(int fd, const IpAddr& from, const Endpoint& to, Shard& shard);
+    void close_listeners();
+    void inherited_options_to_twin(int fd);
     void apply_options(tcp::TcpConfig& config) const;
     void config_changed();
-    void update_ready();     // [lease]
-    void update_listener();  // [lease of a shard of it]
+    void update_ready();  // [lease]
     uint32_t listener_events();
     int take_error();  // so_error, once
     TcpSocket* accept_from_ring(int fd, int flags, int* new_fd, int* error);
@@ -115,7 +119,7 @@ class TcpSocket final : public Socket {
 
     std::atomic<uint32_t> ready_{EPOLLOUT | EPOLLWRNORM |
                                  EPOLLHUP};  // as Linux reports a fresh socket
-    std::atomic<uint32_t> acceptable_{0};    // connections that wait in listeners of ours
+    std::atomic<uint32_t> acceptable_{0};    // bit i: connections wait in listeners_[i]
     std::atomic<int> so_error_{0};
     std::atomic<bool> read_shutdown_{false}, write_shutdown_{false};
     std::atomic<int64_t> sndtimeo_ns_{0};
@@ -131,7 +135,11 @@ class TcpSocket final : public Socket {
         int congestion = -1;  // CcKind
         int ttl = 0, tos = 0;
         uint64_t pacing = 0;
+        bool reuseaddr = false;
+        int priority = 0, mark = 0;
     } options_;
+    // False: an accepted connection whose twin has not been told yet what it inherited; only getsockopt() asks it.
+    bool twin_has_options_ = true;
 
     SpinGovernor read_governor_, write_governor_;
     stats::RowHandle row_;
