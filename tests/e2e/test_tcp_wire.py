@@ -45,9 +45,9 @@ class Stream(BadWire):
                 self.assertGreater(counts[effect], 0, counts)
         for space, preloaded in ((self.a, client), (self.b, server)):
             seen = after[space] - before[space]
-            if preloaded:
+            if preloaded and not mode.startswith("exit"):  # at exit the kernel takes over what is not acknowledged
                 self.assertLess(seen, case.SLACK, f"the kernel of {space.letter} saw {seen} segments")
-            else:
+            elif not preloaded:
                 self.assertGreater(seen, size // 65536, f"the kernel of {space.letter} saw only {seen} segments")
 
     def each(self, ends, modes, size, harm):

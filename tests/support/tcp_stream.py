@@ -9,13 +9,18 @@ direction; the receiver compares every byte and wants the end of stream behind t
 sizes. Prints "ready" when listening, "done BYTES" when all was as it should be; any difference is an error exit.
 """
 
+import fcntl
 import os
 import random
+import select
 import socket
+import struct
 import sys
 import threading
+import time
 
 TIMEOUT = 120
+SIOCOUTQ = 0x5411
 
 
 def text(seed, direction, size):
@@ -43,6 +48,13 @@ def receive(s, seed, direction, size):
         at += len(piece)
     if at != size:
         sys.exit(f"end of stream after {at} of {size} bytes")
+
+
+def acknowledged(s):
+    """Waits until the peer has acknowledged everything, so that the end of this process hands nothing to the kernel."""
+    end = time.monotonic() + TIMEOUT
+    while struct.unpack("i", fcntl.ioctl(s, SIOCOUTQ, b"\0\0\0\0"))[0] and time.monotonic() < end:
+        select.select([], [], [], 0.005)
 
 
 def play(s, mode, accepting, size, seed):
@@ -77,6 +89,8 @@ def play(s, mode, accepting, size, seed):
             sys.exit("bytes where none were sent")
     else:
         receive(s, seed, back, size)
+    if not mode.startswith("exit"):
+        acknowledged(s)
     print("done", size, flush=True)
 
 

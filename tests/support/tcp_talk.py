@@ -157,7 +157,7 @@ def nonblocking():
     note("SO_ERROR", so_error, s)
     note("connect", s.connect_ex, (IP, PORT))
     note("connect", s.connect_ex, (IP, PORT))
-    note("peer", s.getpeername)
+    note("peer", lambda: s.getpeername() == (IP, PORT))
     note("name", lambda: s.getsockname()[0])
     all_of(s)
     note("recv", s.recv, 1)
@@ -191,8 +191,6 @@ def unreachable():
     note("no route", s.connect, ("203.0.113.1", 80))
     s = raw()
     note("no neighbour", s.connect, (IP.rsplit(".", 1)[0] + ".77", 80))
-    note("SO_ERROR", so_error, s)
-    all_of(s)
 
 
 def bound():
@@ -262,7 +260,6 @@ def send_timeout():
     part = s.send(data)
     note("part", lambda: 0 < part < len(data))
     note("waited", lambda: 0.25 < time.monotonic() - begin < 8)
-    note("none", s.send, b"x" * 100000)
     note("events", polled, s)
     note("DONTWAIT", s.send, b"x" * 100000, socket.MSG_DONTWAIT)
 
@@ -288,7 +285,7 @@ def half_close():
     note("eof", s.recv, 1)
     all_of(s)
     note("shutdown", s.shutdown, socket.SHUT_WR)
-    note("getpeername", s.getpeername)
+    note("getpeername", lambda: s.getpeername()[0])
 
 
 def half_closed():
@@ -334,6 +331,25 @@ def reset_with_data():
     note("recv", s.recv, 100)
     note("recv", s.recv, 100)
     note("recv", s.recv, 100)
+
+
+def listen_again():
+    """A listener that was shut down refuses, and listens again when it is told to."""
+    s = listener()
+    s.setblocking(False)
+    note("first", s.accept)
+    port = s.getsockname()[1]
+    note("shutdown", s.shutdown, socket.SHUT_RDWR)
+    q = order(f"dialwait {port}")
+    note("refused", q.recv, 100)
+    note("listen", s.listen, 5)
+    note("accept", s.accept)
+    o = order(f"dial {port}")
+    note("events", polled, s, select.POLLIN, 5)
+    c, _ = s.accept()
+    c.setblocking(True)
+    note("recv", c.recv, 100)
+    o.close()
 
 
 def sigpipe():
@@ -639,7 +655,7 @@ def simultaneous_threads():
 
 CASES = [fresh, refused, refused_nonblocking, nonblocking, timeout, unreachable, bound, flags, message, send_timeout,
          low_water, half_close, half_closed, shut_read, reset, reset_with_data, sigpipe, write_after_peer_close, close_unread,
-         linger_zero, linger_some, close_data, urgent, listening, accept_flags, inherited, backlog, listener_closes,
+         linger_zero, linger_some, close_data, urgent, listening, accept_flags, inherited, backlog, listener_closes, listen_again,
          loopback_and_ring, blocking_accept_both, readiness, duplicates, simultaneous_threads]
 
 if __name__ == "__main__":
