@@ -83,6 +83,8 @@ class Socket : public Pollable {
 
   protected:
     ~Socket() = default;
+    // One line for the log: at info when the user would not expect it, else at debug.
+    void tell_served_by_kernel(Reason why) const;
     // Something may be readable or in error on the twin: look before relying on it.
     std::atomic<bool> kernel_news_{false};
     std::atomic<SocketState> state_{SocketState::undecided};

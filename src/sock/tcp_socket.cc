@@ -125,7 +125,7 @@ void tcp_forget_in_child() {
 }
 
 void TcpSocket::become_kernel(Reason why) {
-    vma_log(debug, "sock", "fd {}: served by the kernel: {}", fd(), reason_meaning(why));
+    tell_served_by_kernel(why);
     reason_.store(why, std::memory_order_relaxed);
     state_.store(SocketState::kernel, std::memory_order_release);
     publish_state();

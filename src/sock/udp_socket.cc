@@ -182,7 +182,7 @@ void UdpSocket::leave_shards() {
 }
 
 void UdpSocket::become_kernel(Reason why) {
-    vma_log(debug, "sock", "fd {}: served by the kernel: {}", fd(), reason_meaning(why));
+    tell_served_by_kernel(why);
     reason_.store(why, std::memory_order_relaxed);
     state_.store(SocketState::kernel, std::memory_order_release);
     publish_state();
@@ -435,6 +435,16 @@ void udp_sockets_tick() {
 
 const char* UdpSocket::ring_kind() const {
     return presence_count_.load(std::memory_order_acquire) ? presences_[0].shard->ring_kind() : "";
+}
+
+void Socket::tell_served_by_kernel(Reason why) const {
+    if (why == Reason::interface_unsupported)
+        vma_log(info, "sock",
+                "fd {}: no Ethernet interface that is up and has its address can carry a ring: "
+                "served by the kernel",
+                fd());
+    else
+        vma_log(debug, "sock", "fd {}: served by the kernel: {}", fd(), reason_meaning(why));
 }
 
 void Socket::descriptor_closed(int closed) {
