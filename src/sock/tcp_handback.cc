@@ -2,6 +2,8 @@
 #include <errno.h>
 #include <netinet/in.h>
 
+#include <utility>
+
 #include "base/clock.h"
 #include "base/log.h"
 #include "sock/context.h"
@@ -68,8 +70,11 @@ bool move_to_kernel(Shard& shard, TcpConnection& c, int fd, bool bound, Reason w
                 restored.error() == EPERM ? ": CAP_NET_ADMIN is needed for that" : "");
         return false;
     }
+    // What holds the twin of an orphan is given back last: a socket that is closed in repair mode vanishes without a word.
+    const uint64_t token = std::exchange(c.orphan_token, 0);
     shard.tcp().forget(c, now);
     repair_finish(fd, s, queues);
+    if (token) tcp_sink().tcp_orphan_gone(token);
     vma_log(debug, "sock", "fd {}: handed back to the kernel: {}", fd, reason_meaning(why));
     return true;
 }
