@@ -71,7 +71,8 @@ class Churn(case.NetCase):
               f"server {ask()}", flush=True)
         self.assertGreaterEqual(mine[-1]["count"], 2 * connections)
         # Our own descriptors are made on first use: before the connecting end's first state, and here before `first`.
-        self.assertEqual(mine[-1]["fds"], mine[0]["fds"], mine)
+        # One more may come: the event descriptor of a thread's first long sleep.
+        self.assertIn(mine[-1]["fds"] - mine[0]["fds"], (0, 1), mine)
         self.assertTrue(eventually(lambda: ask()["fds"] == first["fds"], 10), (first, seen[-1]))
         for space, preloaded in ((self.a, client), (self.b, server)):
             segments = space.counters("Tcp")["InSegs"] - before[space]

@@ -108,7 +108,7 @@ def connect(ip, port, seconds, n):
             told = time.monotonic() - begin
             state()
     end = time.monotonic() + 10
-    while descriptors() != fds and time.monotonic() < end:  # what closes in the background
+    while descriptors() > fds + 1 and time.monotonic() < end:  # what closes in the background
         select.select([], [], [], 0.01)
     state()
 
