@@ -1,6 +1,7 @@
 """HTTP: curl of a large file from nginx and from python's http.server, sha256 equal; wrk with and without keep-alive."""
 
 import hashlib
+import itertools
 import os
 import re
 import shutil
@@ -13,7 +14,8 @@ import case
 from netns import eventually, preload_env
 
 ENDS = {"both": (True, True), "client": (True, False), "server": (False, True), "kernel": (False, False)}
-PORT = 8080
+# A port per server: tuples that the kernel has in TIME_WAIT from a run before stay the kernel's.
+ports = itertools.count(8080)
 SLACK = 100  # segments the kernel may see: connections before the listener is served, or after it is gone
 
 NGINX = """
@@ -62,24 +64,26 @@ class Http(case.NetCase):
             f.write("x" * 1000)
 
     def nginx(self, preload, master="off", sendfile="on", keepalive=65):
+        self.port = next(ports)
         path = os.path.join(self.folder, "nginx.conf")
         with open(path, "w") as f:
-            f.write(NGINX.format(folder=self.folder, ip=self.b.ip, port=PORT, master=master, sendfile=sendfile,
+            f.write(NGINX.format(folder=self.folder, ip=self.b.ip, port=self.port, master=master, sendfile=sendfile,
                                  keepalive=keepalive))
         server = self.b.start(["nginx", "-p", self.folder, "-c", path], env=preload_env() if preload else None, cpu=1)
-        self.b.wait_bound("tcp", PORT, process=server)
+        self.b.wait_bound("tcp", self.port, process=server)
         return server
 
     def python_server(self, preload):
-        server = self.b.start(["/usr/bin/python3", "-m", "http.server", "--bind", self.b.ip, PORT],
+        self.port = next(ports)
+        server = self.b.start(["/usr/bin/python3", "-m", "http.server", "--bind", self.b.ip, self.port],
                               env=preload_env() if preload else None, cpu=1, cwd=os.path.join(self.folder, "www"))
-        self.b.wait_bound("tcp", PORT, process=server)
+        self.b.wait_bound("tcp", self.port, process=server)
         return server
 
     def fetch(self, preload, timeout=100):
         """curl | sha256sum: only curl is preloaded."""
         words = [f"{k}={v}" for k, v in preload_env(VMA_TRACELEVEL="warning").items()] if preload else []
-        script = " ".join([*words, f"curl -sS -m {timeout} http://{self.b.ip}:{PORT}/large | sha256sum"])
+        script = " ".join([*words, f"curl -sS -m {timeout} http://{self.b.ip}:{self.port}/large | sha256sum"])
         done = self.a.run(["bash", "-o", "pipefail", "-c", script], cpu=0, timeout=timeout + 10)
         self.assert_ok(done)
         self.assertEqual(done.out.split()[0], self.sha, done.out)
@@ -91,7 +95,7 @@ class Http(case.NetCase):
             before = self.b.counters("Tcp")["InSegs"]
             with self.a.socket() as s:
                 s.settimeout(5)
-                s.connect((self.b.ip, PORT))
+                s.connect((self.b.ip, self.port))
                 s.sendall(b"GET /small HTTP/1.0\r\n\r\n")
                 while s.recv(65536):
                     pass
@@ -140,7 +144,7 @@ class Http(case.NetCase):
             line = ["wrk", "-t", "1", "-c", "32", "-d", f"{seconds}s", "--timeout", "5s"]
             if close:
                 line += ["-H", "Connection: close"]
-            done = self.a.run([*line, f"http://{self.b.ip}:{PORT}/small"], env=preload_env() if client else None, cpu=0,
+            done = self.a.run([*line, f"http://{self.b.ip}:{self.port}/small"], env=preload_env() if client else None, cpu=0,
                               timeout=seconds + 30)
             self.assert_ok(done)
             requests = int(re.search(r"(\d+) requests in", done.out).group(1))
