@@ -29,12 +29,11 @@ Shard* Shard::make(const Parts& parts) {
     auto* udp = arena.make<UdpStack>(DemuxMemory{&arena, demux_take, demux_give}, parts.secret);
     auto* ids = arena.make<IpIdCounters>(parts.secret ^ 0x5bd1e995u);
     if (lease == nullptr || udp == nullptr || ids == nullptr) return nullptr;
-    auto* shard = new Shard;
+    void* memory = arena.allocate(sizeof(Shard), alignof(Shard));
+    if (memory == nullptr) return nullptr;
+    auto* shard = new (memory) Shard;
     shard->tcp_ = arena.make<TcpEngine>(arena, *shard, IsnSecret{parts.secret, parts.secret2});
-    if (shard->tcp_ == nullptr) {
-        delete shard;
-        return nullptr;
-    }
+    if (shard->tcp_ == nullptr) return nullptr;  // the caller gives the whole arena up
     shard->arena_ = parts.arena;
     shard->lease_ = lease;
     shard->pool_ = parts.pool;
