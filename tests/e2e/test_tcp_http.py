@@ -106,7 +106,8 @@ class Http(case.NetCase):
         for space, preloaded, start in ((self.a, client, before[0]), (self.b, server, before[1])):
             seen = space.counters("Tcp")["InSegs"] - start
             if preloaded:
-                self.assertLess(seen, SLACK, f"the kernel of {space.letter} saw {seen} segments")
+                # Connections that are open when a program ends move into its kernel and end there.
+                self.assertLess(seen, max(SLACK, least // 10), f"the kernel of {space.letter} saw {seen} segments")
             else:
                 self.assertGreater(seen, least, f"the kernel of {space.letter} saw only {seen} segments")
 
