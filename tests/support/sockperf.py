@@ -4,6 +4,7 @@ The received count of a run is the server's own ("Total N messages received and 
 of a throughput run knows only what it sent. Latencies are microseconds one way, as sockperf prints them (RTT/2).
 """
 
+import itertools
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ import tempfile
 from dataclasses import dataclass, field
 
 PORT = 11111
+_runs = itertools.count()
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -87,12 +89,15 @@ def _kernel_in(space, protocol):
 
 def run_pair(client, server, mode="pp", protocol="udp", size=14, seconds=1, client_env=None, server_env=None,
              nonblocked=False, iomux=None, sockets=1, threads=None, daemonize=False, client_args=(), server_args=(),
-             client_cpu=0, server_cpu=1, port=PORT, mps=None, stop_timeout=10.0):
+             client_cpu=0, server_cpu=1, port=None, mps=None, stop_timeout=10.0):
     """Runs sockperf `mode` (pp, ul, tp) from namespace client to namespace server; the parsed Result.
 
     sockets > 1 or iomux uses a feed file of that many sockets on both sides, on consecutive ports. AssertionError when
     an end does not come up or down in time; the caller judges everything else from the result.
     """
+    if port is None:
+        # A fresh one each time: on the kernel, too, an earlier TCP server may have left its port in TIME_WAIT.
+        port = PORT + 128 * (next(_runs) % 150)
     feed = _feed_file(protocol, server.ip, port, sockets) if iomux or sockets > 1 or threads else None
     where = ["-f", feed, "-F", iomux or "epoll"] if feed else ["-i", server.ip, "-p", str(port)]
     common = where + (["--tcp"] if protocol == "tcp" and not feed else []) + (["--nonblocked"] if nonblocked else [])
