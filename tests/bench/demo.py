@@ -20,6 +20,9 @@ ROWS = [
     ("UDP", "ping-pong 14 B, blocking, p50", "us", True, ping_pong("udp")),
     ("UDP", "ping-pong 14 B, spinning, p50", "us", True, ping_pong("udp", nonblocked=True)),
     ("UDP", "throughput 64 B, received", "msg/s", False, throughput("udp")),
+    ("TCP", "ping-pong 14 B, blocking, p50", "us", True, ping_pong("tcp")),
+    ("TCP", "ping-pong 14 B, spinning, p50", "us", True, ping_pong("tcp", nonblocked=True)),
+    ("TCP", "throughput 64 B, received", "msg/s", False, throughput("tcp")),
 ]
 SIDES = {"kernel": (False, False), "both": (True, True), "client": (True, False), "server": (False, True)}
 
@@ -64,7 +67,7 @@ def main():
     yes = sum(map(bool, accelerated))
     print(f"Accelerated: {yes} of {len(accelerated)} runs with a preloaded server (last throughput run: {proof}).")
     try:
-        print(f"See it on your own program: ./dev run PROGRAM, and beside it {binary('vma_stats')} -p PID -v 3")
+        print(f"See it on your own program: ./dev run PROGRAM, and beside it {binary('vma_stats')} explain")
     except FileNotFoundError:
         print("See it on your own program: ./dev run PROGRAM; InDatagrams in /proc/net/snmp stands still meanwhile.")
     return 0 if yes == len(accelerated) else 1
