@@ -1,6 +1,7 @@
 // Raw system calls for the library's own use: they never reach our hooks or libc, need no symbol resolution, do not touch
 // errno and are not cancellation points. Each returns the kernel's value, or -errno. man 2 <name> for semantics.
-// Blocking waits that the program may cancel go through `blocking_ppoll`, which intercept points at libc's ppoll.
+// Blocking waits that the program may cancel go through `blocking_ppoll`, which intercept points at interruptible_ppoll
+// (deferred_signal.h).
 #pragma once
 
 #include <poll.h>
