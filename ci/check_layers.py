@@ -18,7 +18,8 @@ LINKS = {
     "stack": {"wire", "pkt", "base"},
     "dev": {"pkt", "base"},
     "engine": {"stack", "dev", "config", "stats"},
-    "sock": {"engine"},
+    "repair": {"stack", "wire", "base"},
+    "sock": {"engine", "repair"},
     "intercept": {"sock"},
 }
 # Tools that stay below the engine. Other tools and the tests may reach anywhere.

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "sock/context.h"
 #include "sock/fork.h"
-#include "sock/tcp_repair.h"
+#include "repair/repair.h"
 #include "sock/tcp_socket.h"
 
 namespace vma::sock {

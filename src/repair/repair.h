@@ -1,12 +1,13 @@
 // TCP_REPAIR: puts a live connection into a kernel socket (hand-back). The table of traps in the packet-ring measurements and
-// process-model.md section 5 are the specification. Needs CAP_NET_ADMIN in the calling process.
+// process-model.md section 5 are the specification. Needs CAP_NET_ADMIN in the calling process, which need not be the one
+// whose socket it is: everything goes by descriptor, plain records and byte spans.
 #pragma once
 
 #include "base/bytes.h"
 #include "base/result.h"
 #include "stack/tcp/snapshot.h"
 
-namespace vma::sock {
+namespace vma {
 
 struct RepairQueues {
     ByteView unacked;  // [snd_una, snd_nxt): sent, not acknowledged
@@ -22,4 +23,4 @@ Status repair_restore(int fd, const tcp::Snapshot& snapshot, const RepairQueues&
 // Leaves repair mode (the kernel probes the peer), writes what was not sent yet, delivers the peer's FIN and ours.
 void repair_finish(int fd, const tcp::Snapshot& snapshot, const RepairQueues& queues);
 
-}  // namespace vma::sock
+}  // namespace vma

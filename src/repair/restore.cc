@@ -1,4 +1,4 @@
-#include "sock/tcp_repair.h"
+#include "repair/repair.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -14,7 +14,7 @@
 #include "wire/ipv4.h"
 #include "wire/tcp.h"
 
-namespace vma::sock {
+namespace vma {
 namespace {
 
 enum Queue : int { kNoQueue = 0, kReceiveQueue = 1, kSendQueue = 2 };
@@ -172,4 +172,4 @@ void repair_finish(int fd, const tcp::Snapshot& s, const RepairQueues& q) {
     if (s.peer_fin) inject_fin(s);
 }
 
-}  // namespace vma::sock
+}  // namespace vma
