@@ -25,17 +25,18 @@ Status set_file_size(int fd, size_t bytes) {
     return {};
 }
 
+Status make_accessible(void* at, size_t bytes) {
+    const long r = sys::raw(SYS_mprotect, sys::ptr(at), long(bytes), PROT_READ | PROT_WRITE);
+    if (r < 0) return Errno{int(-r)};
+    return {};
+}
+
 // Maps without populating even when the program called mlockall(MCL_FUTURE): PROT_NONE pages cannot be faulted in, and
 // munlock takes the flag off before they become accessible.
 void* map_sparse(int fd, size_t bytes) {
     void* at = sys::mmap(nullptr, bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     if (sys::failed(at)) return at;
     sys::raw(SYS_munlock, sys::ptr(at), long(bytes));
-    const long r = sys::raw(SYS_mprotect, sys::ptr(at), long(bytes), PROT_READ | PROT_WRITE);
-    if (r < 0) {
-        sys::munmap(at, bytes);
-        return reinterpret_cast<void*>(r);
-    }
     sys::raw(SYS_madvise, sys::ptr(at), long(bytes), MADV_DONTDUMP);
     return at;
 }
@@ -65,7 +66,9 @@ Result<Arena*> Arena::create(size_t reserve, OwnFd* memfd) {
         if (reserve < least) reserve = least;
     }
     const size_t file_size = memfd == nullptr || reserve < kGrowStep ? reserve : kGrowStep;
-    if (Status sized = set_file_size(fd, file_size); !sized) {
+    Status sized = set_file_size(fd, file_size);
+    if (sized) sized = make_accessible(at, file_size);
+    if (!sized) {
         sys::close(fd);
         sys::munmap(at, reserve);
         return Errno{sized.error()};
@@ -90,9 +93,12 @@ Status Arena::grow_to_full() {
     const int fd = memfd();
     if (fd < 0) return Errno{EBADF};
     Status s = set_file_size(fd, reserve_);
-    if (s.ok()) file_size_ = reserve_;
+    if (s) s = make_accessible(this, reserve_);
+    if (s) file_size_ = reserve_;
     return s;
 }
+
+Status Arena::follow_growth() { return make_accessible(this, file_size_); }
 
 bool Arena::grow(size_t new_top) {
     if (new_top <= file_size_) return true;
@@ -101,7 +107,8 @@ bool Arena::grow(size_t new_top) {
     if (fd < 0) return false;
     size_t size = (new_top + kGrowStep - 1) / kGrowStep * kGrowStep;
     if (size > reserve_) size = reserve_;
-    if (!set_file_size(fd, size)) return false;
+    if (!set_file_size(fd, size) || !make_accessible(base() + file_size_, size - file_size_))
+        return false;
     file_size_ = size;
     return true;
 }

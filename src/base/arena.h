@@ -3,8 +3,9 @@
 //
 // The Arena object lives at the start of its own mapping and never moves. Nothing here uses malloc, locks or std
 // containers. Thread rules: none of the calls is locked; the shard lease that protects the contents protects the arena.
-// Memory: address space is reserved at once; the file grows in steps of kGrowStep and its pages are sparse. The file is
-// not set to its full size at the start because a program's mlockall(2) would then populate all of it.
+// Memory: address space is reserved at once, inaccessible; the file and what can be touched grow in steps of kGrowStep, pages
+// are sparse. The file is not set to its full size at the start because a program's mlockall(2) would then populate all of
+// it; address space without a file behind it stays inaccessible so that leak checkers and core dumps pass over it.
 #pragma once
 
 #include <cstddef>
@@ -60,6 +61,8 @@ class Arena {
     int memfd() const;
     // Extends the file to the whole reservation, so that nothing is lost by closing the descriptor.
     Status grow_to_full();
+    // In a forked child, before it touches blocks that the parent may have made since: access follows the file's size.
+    Status follow_growth();
 
     bool contains(const void* p) const {
         const auto a = reinterpret_cast<uintptr_t>(p), base = reinterpret_cast<uintptr_t>(this);
