@@ -6,7 +6,9 @@ import os
 import random
 import re
 import socket
+import subprocess
 import sys
+import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
@@ -114,29 +116,76 @@ class Refused(case.NetCase):
                     self.assert_ok(done)
 
 
-class Garbage(case.NetCase):
-    def attack(self, server_env):
+def everything(folder):
+    """The text of all files of a folder."""
+    text = ""
+    for name in sorted(os.listdir(folder)):
+        with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
+            text += file.read()
+    return text
+
+
+class Attack(case.NetCase):
+    """A server meets garbage at line rate and a right client afterwards."""
+
+    def attack(self, server_env, prefix=(), frames=200_000, answers=100):
+        """The server's output; its exit status is checked."""
         seed = random.SystemRandom().randrange(1 << 32)
         print(f"seed {seed}", file=sys.stderr)
-        server = self.b.start(["sockperf", "sr", "-i", self.b.ip, "-p", str(sockperf.PORT)], cpu=1, env=server_env)
-        self.b.wait_bound("udp", sockperf.PORT, process=server)
-        sent = self.a.call(lambda: garbage.flood(self.a, self.b, sockperf.PORT, 200_000, seed))
-        self.assertGreater(sent, 150_000)
+        server = self.b.start(["sockperf", "sr", "-i", self.b.ip, "-p", str(sockperf.PORT)], cpu=1, env=server_env,
+                              prefix=prefix)
+        self.b.wait_bound("udp", sockperf.PORT, timeout=60, process=server)
+        sent = self.a.call(lambda: garbage.flood(self.a, self.b, sockperf.PORT, frames, seed))
+        self.assertGreater(sent, 0.75 * frames)
         self.assertTrue(server.running(), server.out)
         before = self.b.counters("Udp")["InDatagrams"]
         done = self.a.run(["sockperf", "pp", "-i", self.b.ip, "-p", str(sockperf.PORT), "-t", "2"], cpu=0)
         moved = self.b.counters("Udp")["InDatagrams"] - before
-        result = sockperf.parse("pp", done.rc, done.out, server.stop(), server.out)
-        self.assertEqual((result.client_rc, result.server_rc, result.dropped), (0, 0, 0), result.text)
-        self.assertGreater(result.answers, 100, result.text)
+        result = sockperf.parse("pp", done.rc, done.out, server.stop(timeout=60), server.out)
+        # A slow server leaves sockperf without an observation, then it says nothing about drops either.
+        self.assertEqual((result.client_rc, result.server_rc, result.dropped or 0), (0, 0, 0), result.text)
+        self.assertGreater(result.answers, answers, result.text)
         if server_env:
             self.assertLess(moved, 0.05 * result.answers + case.SLACK, "the server was not offloaded after the garbage")
+        return server.out
 
+
+class Garbage(Attack):
     def test_kernel(self):
         self.attack(None)
 
     def test_preloaded(self):
         self.attack(preload_env())
+
+
+class GarbageUnderValgrind(Attack):
+    def test_memcheck(self):
+        """No error of memcheck has a frame of ours in its stack; what the program does by itself is not ours."""
+        with tempfile.TemporaryDirectory() as folder:
+            log = os.path.join(folder, "memcheck")
+            self.attack(preload_env(), ["valgrind", "--trace-children=yes", "--num-callers=40", f"--log-file={log}.%p"], 20_000, 10)
+            text = everything(folder)
+        self.assertIn("ERROR SUMMARY", text)
+        blocks = re.split(r"(?m)^==\d+== *\n", text)
+        ours = [block for block in blocks if "libvma.so" in block and not block.startswith("Command")]
+        self.assertEqual(ours, [], "\n".join(ours))
+
+
+class GarbageUnderAsan(Attack):
+    """In the tree whose libvma.so is instrumented."""
+
+    def test_asan(self):
+        runtime = os.path.realpath(subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True,
+                                                  check=True).stdout.strip())
+        env = preload_env()
+        env["LD_PRELOAD"] = f"{runtime}:{env['LD_PRELOAD']}"
+        with tempfile.TemporaryDirectory() as folder:
+            # Leaks of the program itself are not the question here.
+            env["ASAN_OPTIONS"] = f"detect_leaks=0:log_path={folder}/asan"
+            env["UBSAN_OPTIONS"] = f"print_stacktrace=1:log_path={folder}/ubsan"
+            output = self.attack(env, frames=100_000)
+            self.assertEqual(everything(folder), "")
+        self.assertNotIn("Sanitizer", output)
 
 
 if __name__ == "__main__":
