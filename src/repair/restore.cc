@@ -1,5 +1,4 @@
-#include "repair/repair.h"
-
+// Into the kernel: a connection into a socket, in repair mode.
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/ip.h>
@@ -10,6 +9,8 @@
 #include <cstring>
 
 #include "base/sys.h"
+#include "repair/repair.h"
+#include "repair/repair_socket.h"
 #include "wire/checksum.h"
 #include "wire/ipv4.h"
 #include "wire/tcp.h"
@@ -17,40 +18,38 @@
 namespace vma {
 namespace {
 
-enum Queue : int { kNoQueue = 0, kReceiveQueue = 1, kSendQueue = 2 };
+using namespace repair;
 
-struct Option {
-    uint32_t code, value;
-};
-struct Window {
-    uint32_t snd_wl1, snd_wnd, max_window, rcv_wnd, rcv_wup;
-};
-
-int set(int fd, int level, int name, int value) {
-    return sys::setsockopt(fd, level, name, &value, sizeof value);
-}
-int set_seq(int fd, int queue, uint32_t seq) {
-    const int r = set(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, queue);
+int set_seq(int fd, Queue queue, uint32_t seq) {
+    const int r = select_queue(fd, queue);
     return r < 0 ? r : sys::setsockopt(fd, IPPROTO_TCP, TCP_QUEUE_SEQ, &seq, sizeof seq);
 }
 
-// Writes into the queue that is selected; in repair mode nothing is sent.
-int fill(int fd, int queue, ByteView bytes) {
-    int r = set(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, queue);
-    if (r < 0) return r;
-    while (!bytes.empty()) {
-        // Large pieces: the kernel packs them into full buffers.
-        const ssize_t n = sys::sendto(fd, bytes.data(), std::min<size_t>(bytes.size(), 65536),
-                                      MSG_DONTWAIT | MSG_NOSIGNAL);
+// Large pieces: the kernel packs them into full buffers.
+int write_all(int fd, ByteView bytes, size_t* done) {
+    for (*done = 0; *done < bytes.size();) {
+        const ssize_t n =
+            sys::sendto(fd, bytes.data() + *done, std::min<size_t>(bytes.size() - *done, 65536),
+                        MSG_DONTWAIT | MSG_NOSIGNAL);
         if (n <= 0) return n == 0 ? -EIO : int(n);
-        bytes = bytes.subspan(size_t(n));
+        *done += size_t(n);
     }
     return 0;
 }
+// Writes into a queue; in repair mode nothing is sent.
+int fill(int fd, Queue queue, ByteView bytes) {
+    size_t done;
+    const int r = select_queue(fd, queue);
+    return r < 0 ? r : write_all(fd, bytes, &done);
+}
 
-Errno undo(int fd, int error) {
-    set(fd, IPPROTO_TCP, TCP_REPAIR, -1);  // off without a window probe
-    return Errno{-error};
+// The port that the socket is bound to, 0: none.
+uint16_t bound_port(int fd) {
+    sockaddr_in name{};
+    socklen_t len = sizeof name;
+    return sys::getsockname(fd, reinterpret_cast<sockaddr*>(&name), &len) == 0
+               ? __builtin_bswap16(name.sin_port)
+               : uint16_t(0);
 }
 
 // The peer's FIN, given to the kernel as a frame of the wire would be: to our own address through a raw socket.
@@ -81,35 +80,24 @@ void inject_fin(const tcp::Snapshot& s) {
         o.ts_ecr = s.ts_value;
         if (!emit_tcp_options(o, ByteSpan(packet + kIpv4Size + kTcpSize, 12))) return;
     }
-    Checksum sum;
-    sum.add_pseudo_v4(ip.src, ip.dst, IPPROTO_TCP, uint16_t(kTcpSize + options));
-    sum.add(ByteView(packet + kIpv4Size, kTcpSize + options));
-    store_be16(packet + kIpv4Size + kTcpChecksumOffset, sum.finish());
-    const int raw = sys::socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW);
-    if (raw < 0) return;
-    const sockaddr_in to = Endpoint{s.local.addr, 0}.to_sockaddr_in();
-    sys::sendto(raw, packet, ip.total_len, MSG_DONTWAIT, reinterpret_cast<const sockaddr*>(&to),
-                sizeof to);
-    sys::close(raw);
+    (void)repair_inject(ByteSpan(packet, ip.total_len));
 }
 
-}  // namespace
-
-Status repair_restore(int fd, const tcp::Snapshot& s, const RepairQueues& q, bool bound) {
-    int r = set(fd, IPPROTO_TCP, TCP_REPAIR, 1);
-    if (r < 0) return Errno{-r};
-    if (!bound) {
+// Sequence numbers, addresses, options, queues, window, in the order that the kernel wants. 0 or -errno; *connected: undoing
+// it takes a disconnect.
+int put_connection(int fd, const tcp::Snapshot& s, const RepairQueues& q, bool* connected) {
+    *connected = false;
+    if (bound_port(fd) == 0) {
         // Beside a listener on the port a bind works only in repair mode (and not if SO_REUSEADDR is set now: that would
         // take the force away which repair mode gives).
         const sockaddr_in local = s.local.to_sockaddr_in();
-        r = sys::bind(fd, reinterpret_cast<const sockaddr*>(&local), sizeof local);
-        if (r < 0) return undo(fd, r);
+        const int r = sys::bind(fd, reinterpret_cast<const sockaddr*>(&local), sizeof local);
+        if (r < 0) return r;
     }
     // Room first: refilling stops at the buffer sizes.
-    int sndbuf = 0, rcvbuf = 0;
-    socklen_t len = sizeof sndbuf;
-    sys::getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &sndbuf, &len);
-    sys::getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &rcvbuf, &len);
+    int sndbuf, rcvbuf;
+    get(fd, SOL_SOCKET, SO_SNDBUF, &sndbuf);
+    get(fd, SOL_SOCKET, SO_RCVBUF, &rcvbuf);
     const auto need_send =
         int(std::min<size_t>((q.unacked.size() + q.unsent.size()) * 2 + 65536, 1 << 29));
     const auto need_read = int(std::min<size_t>(q.unread.size() * 2 + 65536, 1 << 29));
@@ -117,12 +105,13 @@ Status repair_restore(int fd, const tcp::Snapshot& s, const RepairQueues& q, boo
     if (need_read * 2 > rcvbuf) set(fd, SOL_SOCKET, SO_RCVBUFFORCE, need_read);
 
     // Our FIN, if the peer has acknowledged it, is sent once more and acknowledged again.
-    r = set_seq(fd, kSendQueue, Seq::min(s.snd_una, s.snd_end).v);
+    int r = set_seq(fd, kSendQueue, Seq::min(s.snd_una, s.snd_end).v);
     if (r == 0) r = set_seq(fd, kReceiveQueue, s.rcv_nxt.v - uint32_t(q.unread.size()));
-    if (r < 0) return undo(fd, r);
+    if (r < 0) return r;
     const sockaddr_in remote = s.remote.to_sockaddr_in();
     r = sys::connect(fd, reinterpret_cast<const sockaddr*>(&remote), sizeof remote);
-    if (r < 0) return undo(fd, r);
+    if (r < 0) return r;
+    *connected = true;
 
     Option options[4];
     unsigned n = 0;
@@ -143,33 +132,77 @@ Status repair_restore(int fd, const tcp::Snapshot& s, const RepairQueues& q, boo
     sys::setsockopt(fd, IPPROTO_IP, IP_OPTIONS, nullptr, 0);
     if (r == 0) r = fill(fd, kReceiveQueue, q.unread);
     if (r == 0) r = fill(fd, kSendQueue, q.unacked);
-    if (r == 0) {
-        Window w{s.snd_wl1.v, s.snd_wnd, std::max(s.max_window, s.snd_wnd), s.rcv_wnd, s.rcv_wup.v};
-        r = sys::setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_WINDOW, &w, sizeof w);
-    }
-    if (r < 0) {
-        // Connected in repair mode: AF_UNSPEC takes that back without a segment.
-        const sockaddr unspec{AF_UNSPEC, {}};
-        sys::connect(fd, &unspec, sizeof unspec);
-        return undo(fd, r);
-    }
-    return {};
+    if (r < 0) return r;
+    Window w{s.snd_wl1.v, s.snd_wnd, std::max(s.max_window, s.snd_wnd), s.rcv_wnd, s.rcv_wup.v};
+    return sys::setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_WINDOW, &w, sizeof w);
 }
 
-void repair_finish(int fd, const tcp::Snapshot& s, const RepairQueues& q) {
-    set(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, kNoQueue);
-    set(fd, IPPROTO_TCP, TCP_REPAIR, 0);
-    // Leaving repair mode clears it, and a listener could not be bound again beside this connection.
-    set(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+}  // namespace
+
+Status repair_restore(int fd, const tcp::Snapshot& s, const RepairQueues& q, RepairOptions& saved) {
+    if (move_method(s.state).back != MoveMethod::restore) return Errno{EINVAL};
+    save_options(fd, saved);
+    int r = enter(fd);
+    if (r < 0) return Errno{-r};
+    bool connected;
+    r = put_connection(fd, s, q, &connected);
+    if (r == 0) return {};
+    if (connected) disconnect(fd);
+    leave(fd, false);
+    put_options(fd, saved, true);
+    return Errno{-r};
+}
+
+void repair_cancel(int fd, const RepairOptions& saved) {
+    disconnect(fd);
+    leave(fd, false);
+    put_options(fd, saved, true);
+}
+
+Status repair_finish(int fd, const tcp::Snapshot& s, const RepairQueues& q,
+                     const RepairOptions& saved) {
+    leave(fd, true);
+    put_options(fd, saved, false);
+    Status result;
     ByteView rest = q.unsent;
-    while (!rest.empty()) {
-        const ssize_t n = sys::sendto(fd, rest.data(), std::min<size_t>(rest.size(), 65536),
-                                      MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (n <= 0) break;
-        rest = rest.subspan(size_t(n));
+    for (int room = int(std::min<size_t>(rest.size(), 1 << 26)) * 2 + (1 << 17); !rest.empty();
+         room *= 2) {
+        size_t done;
+        const int r = write_all(fd, rest, &done);
+        rest = rest.subspan(done);
+        if (r == 0 || (r != -EAGAIN && r != -ENOBUFS) || room > 1 << 29) {
+            if (r < 0) result = Errno{-r};
+            break;
+        }
+        set(fd, SOL_SOCKET, SO_SNDBUFFORCE, room);
     }
-    if (s.fin_queued) sys::raw(SYS_shutdown, fd, SHUT_WR);
-    if (s.peer_fin) inject_fin(s);
+    put_options(fd, saved, true);
+    for (const auto step : move_method(s.state).after) {
+        if (step == MoveMethod::shut) sys::raw(SYS_shutdown, fd, SHUT_WR);
+        if (step == MoveMethod::peer_fin) inject_fin(s);
+    }
+    return result;
+}
+
+Status repair_inject(ByteSpan packet) {
+    const auto ip = parse_ipv4(packet);
+    if (!ip.ok() || ip->header.protocol != IPPROTO_TCP || ip->payload.size() < kTcpSize)
+        return Errno{EINVAL};
+    const size_t total = ip->header.total_len;
+    uint8_t* const tcp = const_cast<uint8_t*>(ip->payload.data());
+    Checksum sum;
+    sum.add_pseudo_v4(ip->header.src, ip->header.dst, IPPROTO_TCP, uint16_t(ip->payload.size()));
+    store_be16(tcp + kTcpChecksumOffset, 0);
+    sum.add(ip->payload);
+    store_be16(tcp + kTcpChecksumOffset, sum.finish());
+    const int raw = sys::socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW);
+    if (raw < 0) return Errno{-raw};
+    const sockaddr_in to = Endpoint{IpAddr::v4(ip->header.dst), 0}.to_sockaddr_in();
+    const ssize_t sent = sys::sendto(raw, packet.data(), total, MSG_DONTWAIT,
+                                     reinterpret_cast<const sockaddr*>(&to), sizeof to);
+    sys::close(raw);
+    if (sent < 0) return Errno{int(-sent)};
+    return {};
 }
 
 }  // namespace vma

@@ -6,9 +6,9 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "repair/repair.h"
 #include "sock/context.h"
 #include "sock/fork.h"
-#include "repair/repair.h"
 #include "sock/tcp_socket.h"
 
 namespace vma::sock {
@@ -38,7 +38,7 @@ class Carried {
 };
 
 // [lease] The connection into `fd`; it is gone from the engine afterwards. False: nothing has changed.
-bool move_to_kernel(Shard& shard, TcpConnection& c, int fd, bool bound, Reason why) {
+bool move_to_kernel(Shard& shard, TcpConnection& c, int fd, Reason why) {
     while (shard.poll() != 0) {
     }
     const Instant now = monotonic_now();
@@ -63,7 +63,8 @@ bool move_to_kernel(Shard& shard, TcpConnection& c, int fd, bool bound, Reason w
     queues.unacked = send.view(0, sent);
     queues.unsent = send.view(sent, to_send - sent);
     queues.unread = unread.view(0, s.unread);
-    const Status restored = repair_restore(fd, s, queues, bound);
+    RepairOptions saved;
+    const Status restored = repair_restore(fd, s, queues, saved);
     if (!restored) {
         vma_log(warning, "sock", "fd {}: the connection cannot move to the kernel ({}), errno {}{}",
                 fd, reason_name(why), restored.error(),
@@ -73,7 +74,10 @@ bool move_to_kernel(Shard& shard, TcpConnection& c, int fd, bool bound, Reason w
     // What holds the twin of an orphan is given back last: a socket that is closed in repair mode vanishes without a word.
     const uint64_t token = std::exchange(c.orphan_token, 0);
     shard.tcp().forget(c, now);
-    repair_finish(fd, s, queues);
+    if (const Status finished = repair_finish(fd, s, queues, saved); !finished)
+        vma_log(warning, "sock",
+                "fd {}: handed back to the kernel, but unsent bytes are lost: errno {}", fd,
+                finished.error());
     if (token) tcp_sink().tcp_orphan_gone(token);
     vma_log(debug, "sock", "fd {}: handed back to the kernel: {}", fd, reason_meaning(why));
     return true;
@@ -116,7 +120,7 @@ bool TcpSocket::hand_back_connection(Reason why) {
         return state() == SocketState::kernel;
     inherited_options_to_twin(fd());
     LeaseGuard lease(shard_->lease());
-    if (!move_to_kernel(*shard_, *connection_, fd(), !accepted_, why)) return false;
+    if (!move_to_kernel(*shard_, *connection_, fd(), why)) return false;
     connection_ = nullptr;
     become_kernel(why);
     return true;
@@ -132,7 +136,7 @@ void tcp_orphans_to_kernel() {
             int fd = held_port(c->orphan_token);
             const bool bound = fd >= 0;
             if (!bound) fd = sys::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
-            if (fd < 0 || !move_to_kernel(*shard, *c, fd, bound, Reason::exiting)) c->error = EBUSY;
+            if (fd < 0 || !move_to_kernel(*shard, *c, fd, Reason::exiting)) c->error = EBUSY;
             if (fd >= 0 && !bound) sys::close(fd);
         }
     }

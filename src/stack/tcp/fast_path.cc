@@ -10,7 +10,7 @@ bool fast_path(Tcb& t, SegView& seg, Instant now, Actions& out, Verdict& verdict
     if (seg.payload_len > t.rcv.wnd() || t.rcv.fin_seen || !t.ooo.empty() || t.orphan) return false;
     if (seg.opt.sack_count > 0) return false;
     if (t.ts.on && seg.opt.has_timestamps) {
-        if (int32_t(seg.opt.ts_val - t.ts.recent) < 0) return false;
+        if (t.ts.is_old(seg.opt.ts_val)) return false;
         if (seg.seq <= t.rcv.acked) {
             t.ts.recent = seg.opt.ts_val;
             t.ts.recent_at = now;

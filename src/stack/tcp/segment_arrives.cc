@@ -10,7 +10,7 @@ constexpr Duration kPawsIdle = Duration::seconds(24 * 24 * 3600);
 
 bool paws_rejects(const Tcb& t, const SegView& seg, Instant now) {
     if (!t.ts.on || !seg.opt.has_timestamps) return false;
-    if (int32_t(seg.opt.ts_val - t.ts.recent) >= 0) return false;
+    if (!t.ts.is_old(seg.opt.ts_val)) return false;
     return now - t.ts.recent_at < kPawsIdle;
 }
 
@@ -122,7 +122,7 @@ Verdict check_ack(Tcb& t, const SegView& seg, Instant now, Actions& out) {
     }
     // RFC 7323 section 4.3 (3): only a segment that covers what we last acknowledged moves TS.Recent.
     if (t.ts.on && seg.opt.has_timestamps && seg.seq <= t.rcv.acked &&
-        int32_t(seg.opt.ts_val - t.ts.recent) >= 0) {
+        !t.ts.is_old(seg.opt.ts_val)) {
         t.ts.recent = seg.opt.ts_val;
         t.ts.recent_at = now;
     }

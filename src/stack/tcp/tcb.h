@@ -100,10 +100,11 @@ struct Rcv {
 // RFC 7323 timestamps; one tick is a millisecond.
 struct Timestamps {
     bool on = false;
-    uint32_t recent = 0;  // TS.Recent
+    uint32_t recent = 0;  // TS.Recent; 0: not known (adopted), any value of the peer is new, as in Linux
     Instant recent_at;
     uint32_t offset = 0;  // added to the clock, random per connection
     uint32_t value(Instant now) const { return uint32_t(now.ns / 1000000) + offset; }
+    bool is_old(uint32_t ts_val) const { return recent != 0 && int32_t(ts_val - recent) < 0; }
 };
 
 enum class Recovery : uint8_t { open, fast, timeout };  // RFC 6675/6582 and RFC 5681 section 3.1
