@@ -52,6 +52,7 @@ struct Seg {
     TcpOptions opt{};
     uint16_t urg = 0;
     uint16_t gso_size = 0;
+    uint8_t ecn = 0;  // IP codepoint
     bool retransmission = false, probe = false;
 
     bool has(uint8_t f) const { return (flags & f) == f; }
@@ -68,6 +69,7 @@ inline Seg out_seg(const SegmentHead& h) {
     s.wnd = h.wnd;
     s.urg = h.urg;
     s.opt = h.opt;
+    s.ecn = h.ect ? 2 : 0;
     return s;
 }
 inline Seg out_seg(const SegmentPlan& p) {
@@ -90,6 +92,7 @@ inline SegView in_seg(PacketPool& pool, const Seg& s) {
     v.urg = s.urg;
     v.flags = s.flags;
     v.opt = s.opt;
+    v.ecn = s.ecn;
     v.gso_size = s.gso_size;
     v.payload_len = uint32_t(s.text.size());
     if (!s.text.empty()) {

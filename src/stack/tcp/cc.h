@@ -45,8 +45,8 @@ struct CcAck {
 struct CcAlgorithm {
     const char* name;
     void (*grow)(Cc&, const CcAck&);
-    // The slow-start threshold after a loss with `flight` bytes out (RFC 5681 equation 4 or its replacement).
-    uint32_t (*reduce)(Cc&, uint32_t flight, uint32_t mss, Instant now);
+    // The slow-start threshold after a loss: RFC 5681 equation 4 or its replacement, of the window as in Linux.
+    uint32_t (*reduce)(Cc&, uint32_t mss, Instant now);
     // After an idle period of `idle`, before sending again.
     void (*restart)(Cc&, Duration idle, Duration rto, uint32_t mss, Instant now);
 };

@@ -62,15 +62,14 @@ void cubic_grow(Cc& cc, const CcAck& ack) {
     cc.cwnd = uint32_t(std::min(next * mss, double(kMaxCwnd)));
 }
 
-uint32_t cubic_reduce(Cc& cc, uint32_t flight, uint32_t mss, Instant) {
+uint32_t cubic_reduce(Cc& cc, uint32_t mss, Instant) {
     CubicState& c = cc.cubic;
     const double cwnd = double(cc.cwnd) / mss;
     c.in_epoch = false;
     // Fast convergence (section 4.7).
     c.w_max = cwnd < c.w_max ? cwnd * (1.0 + kBeta) / 2 : cwnd;
-    // Section 4.6: of the flight when the application limits, so that an unused window is not carried over.
-    const double base = std::min<double>(cc.cwnd, std::max(flight, 2 * mss));
-    return std::max(uint32_t(base * kBeta), 2 * mss);
+    // Section 4.6. Of the window, as Linux: it grows only while it is used, and decays when idle.
+    return std::max(uint32_t(cc.cwnd * kBeta), 2 * mss);
 }
 
 void cubic_restart(Cc& cc, Duration idle, Duration rto, uint32_t mss, Instant now) {

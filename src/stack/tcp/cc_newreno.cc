@@ -42,14 +42,14 @@ void newreno_grow(Cc& cc, const CcAck& ack) {
     }
 }
 
-uint32_t newreno_reduce(Cc& cc, uint32_t flight, uint32_t mss, Instant) {
+uint32_t newreno_reduce(Cc& cc, uint32_t mss, Instant) {
     cc.acked_bytes = 0;
-    return std::max(flight / 2, 2 * mss);
+    return std::max(cc.cwnd / 2, 2 * mss);
 }
 
 // "none": no congestion window; flow control alone limits sending.
 void none_grow(Cc& cc, const CcAck&) { cc.cwnd = kMaxCwnd; }
-uint32_t none_reduce(Cc&, uint32_t, uint32_t, Instant) { return kMaxCwnd; }
+uint32_t none_reduce(Cc&, uint32_t, Instant) { return kMaxCwnd; }
 void none_restart(Cc&, Duration, Duration, uint32_t, Instant) {}
 
 constexpr CcAlgorithm kNone{"none", none_grow, none_reduce, none_restart};

@@ -8,7 +8,7 @@ bool fast_path(Tcb& t, SegView& seg, Instant now, Actions& out, Verdict& verdict
     if (t.state != State::ESTABLISHED || (seg.flags & uint8_t(~kPsh)) != kAck) return false;
     if (!(seg.seq == t.rcv.nxt) || seg.ack < t.snd.una || seg.ack > t.snd.nxt) return false;
     if (seg.payload_len > t.rcv.wnd() || t.rcv.fin_seen || !t.ooo.empty() || t.orphan) return false;
-    if (seg.opt.sack_count > 0) return false;
+    if (seg.opt.sack_count > 0 || seg.ecn == kEcnCe) return false;
     if (t.ts.on && seg.opt.has_timestamps) {
         if (t.ts.is_old(seg.opt.ts_val)) return false;
         if (seg.seq <= t.rcv.acked) {

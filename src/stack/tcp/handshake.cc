@@ -19,6 +19,9 @@ SegmentHead syn_head(const Tcb& t, bool with_ack, Instant now) {
         h.opt.ts_val = t.ts.value(now);
         h.opt.ts_ecr = with_ack ? t.ts.recent : 0;
     }
+    // RFC 3168 section 6.1.1; a SYN that has to be repeated asks no more (section 6.1.1.1, Linux's tcp_ecn_fallback).
+    if (with_ack && t.ecn.on) h.flags |= kEce;
+    if (!with_ack && t.cfg.ecn == 1 && t.timers.retries == 0) h.flags |= kEce | kCwr;
     const bool scaling = with_ack ? t.snd.scaling : t.cfg.window_scaling;
     if (scaling) {
         h.opt.has_wscale = true;
@@ -123,6 +126,7 @@ void establish(Tcb& t, const HalfOpen& h, const TcpConfig& cfg, TcpMemory& memor
     t.rcv.irs = h.irs;
     t.rcv.nxt = t.rcv.acked = h.irs + 1;
     t.rcv.adv = t.rcv.nxt + std::min<uint32_t>(t.rcv.buffer, 65535);
+    t.ecn.on = h.ecn;
     t.ts.on = h.has_ts;
     t.ts.offset = h.ts_offset;
     t.ts.recent = h.ts_recent;
@@ -136,7 +140,7 @@ void establish(Tcb& t, const HalfOpen& h, const TcpConfig& cfg, TcpMemory& memor
     negotiated(t, h.mss);
     // The SYN-ACK is what the first ACK acknowledges: a range of it gives the first RTT sample. Without memory the
     // connection lives, only the sample is lost.
-    if (t.board.sent(memory, h.iss, h.iss + 1, h.sent_at, 0) && h.retries > 0)
+    if (t.board.sent(memory, h.iss, h.iss + 1, h.sent_at, 0, 1) && h.retries > 0)
         t.board.head->ever_retransmitted = true;
 }
 
@@ -173,6 +177,7 @@ Verdict arrives_in_syn_sent(Tcb& t, SegView& seg, Instant now, Actions& out) {
     t.timers.last_rcv = now;
     out.set(kOutput);
     if (!seg.has(kAck)) {
+        t.ecn.on = t.cfg.ecn != 0 && seg.has(kEce | kCwr);
         // Simultaneous open: our SYN goes out again with an ACK. Text on it is ignored, the peer repeats it.
         t.state = State::SYN_RECEIVED;
         t.syn_due = true;
@@ -182,8 +187,11 @@ Verdict arrives_in_syn_sent(Tcb& t, SegView& seg, Instant now, Actions& out) {
         negotiated(t, peer_mss);
         return Verdict::go_on();
     }
+    // A peer that reflects both bits only echoes what it does not know.
+    t.ecn.on = t.cfg.ecn == 1 && (seg.flags & (kEce | kCwr)) == kEce;
     negotiated(t, peer_mss);
     AckResult result;
+    result.now = now;
     t.board.acknowledge(*t.memory, seg.ack, result);
     if (result.rtt_valid) t.rtt.sample(now - result.rtt_sent, now);
     t.snd.una = seg.ack;

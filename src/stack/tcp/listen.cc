@@ -10,7 +10,7 @@ SegmentHead synack(const HalfOpen& h, const TcpConfig& cfg, Instant now) {
     SegmentHead s;
     s.seq = h.iss;
     s.ack = h.irs + 1;
-    s.flags = kSyn | kAck;
+    s.flags = uint8_t(kSyn | kAck | (h.ecn ? kEce : 0));
     s.wnd = uint16_t(std::min<uint32_t>(cfg.receive_buffer, 65535));
     s.opt.has_mss = true;
     s.opt.mss = cfg.max_seg ? std::min(cfg.mss, cfg.max_seg) : cfg.mss;
@@ -66,6 +66,8 @@ ListenVerdict on_syn(const ListenState& listener, const TcpConfig& cfg, const Se
     h.has_ts = cfg.timestamps && seg.opt.has_timestamps;
     h.ts_recent = seg.opt.ts_val;
     h.sack_ok = cfg.sack && seg.opt.sack_permitted;
+    // A SYN that is marked ECT itself comes from something broken (Linux).
+    h.ecn = cfg.ecn != 0 && seg.has(kEce | kCwr) && seg.ecn == 0;
     h.sent_at = now;
     h.resend_at = now + kRtoInitial;
     out.answer(synack(h, cfg, now));

@@ -34,6 +34,7 @@ void fill_head(Tcb& t, SegmentHead& h, Seq seq, uint8_t flags, unsigned segments
         h.opt.ts_val = t.ts.value(now);
         h.opt.ts_ecr = t.ts.recent;
     }
+    if (t.ecn.on && t.ecn.echo) h.flags |= kEce;
     add_sack(t, h.opt);
     acked_now(t, 1);
     t.count.segs_out += segments;
@@ -62,7 +63,7 @@ bool plan_syn(Tcb& t, Instant now, SegmentPlan& p) {
     p.retransmission = t.timers.retries > 0;
     if (t.board.head == nullptr) {
         // The range is only for the RTT sample: without memory the SYN goes out all the same.
-        (void)t.board.sent(*t.memory, t.snd.iss, t.snd.iss + 1, now, 0);
+        (void)t.board.sent(*t.memory, t.snd.iss, t.snd.iss + 1, now, 0, 1);
     } else if (p.retransmission) {
         t.board.head->ever_retransmitted = true;
     }
@@ -107,7 +108,37 @@ unsigned segments_of(const SegmentPlan& p) {
     return p.gso_size ? (p.payload_len + p.gso_size - 1) / p.gso_size : 1;
 }
 
+// Puts the first `n` bytes of `r` into the plan and books them as sent again.
+bool repeat(Tcb& t, TxRange& r, uint32_t n, uint32_t mss, Instant now, SegmentPlan& p) {
+    const Seq start = r.start, fin_at = t.write_seq();
+    uint32_t text = start < fin_at ? std::min(n, uint32_t(fin_at - start)) : 0;
+    fill_payload(t, p, start, text, mss);
+    if (p.payload_len < text) {  // more slices than a plan holds
+        text = p.payload_len;
+        n = text;
+    }
+    const bool head = &r == t.board.head;
+    if (!t.board.resent(*t.memory, r, n, now, t.loss.delivered, mss)) return false;
+    note_repeated(t, n, now);
+    uint8_t flags = 0;
+    if (text > 0 && (start + n == fin_at || start + n == fin_at + 1)) flags |= kPsh;
+    if (n > text) flags |= kFin;
+    p.retransmission = true;
+    const unsigned segments = segments_of(p);
+    fill_head(t, p.head, start, flags, segments, now);
+    mark_urgent_field(t, p.head);
+    if (t.loss.state == Recovery::fast || t.loss.state == Recovery::cwr) t.loss.prr_out += n;
+    t.count.retransmits += segments;
+    t.count.bytes_retransmitted += text;
+    t.count.data_segs_out += segments;
+    // The RTO starts anew with the head only: something must remain that ends a series of lost repetitions.
+    if (t.timers.kind == Rtx::none || (head && t.timers.kind != Rtx::reorder)) rearm_rto(t, now);
+    pace(t, p.payload_len, now);
+    return true;
+}
+
 bool plan_retransmission(Tcb& t, Instant now, SegmentPlan& p) {
+    if (t.loss.new_first) return false;
     TxRange* r = t.board.next_lost();
     if (r == nullptr || paced_out(t, now)) return false;
     const uint32_t mss = t.snd.mss - sack_bytes(t);
@@ -121,30 +152,8 @@ bool plan_retransmission(Tcb& t, Instant now, SegmentPlan& p) {
     if (r->start >= edge && !(r->start == t.snd.una && t.loss.rto_head)) return false;
     if (r->start + n > edge && !(r->start == t.snd.una)) n = uint32_t(edge - r->start);
     if (r->start == t.snd.una && t.snd.wnd < n) n = std::min(n, mss);
-    const Seq fin_at = t.write_seq();
-    uint32_t text = r->start < fin_at ? std::min(n, uint32_t(fin_at - r->start)) : 0;
-    fill_payload(t, p, r->start, text, mss);
-    if (p.payload_len < text) {  // more slices than a plan holds
-        text = p.payload_len;
-        n = text;
-    }
-    const Seq start = r->start;
-    if (!t.board.resent(*t.memory, *r, n, now, t.loss.delivered)) return false;
+    if (!repeat(t, *r, n, mss, now, p)) return false;
     t.loss.rto_head = false;
-    uint8_t flags = 0;
-    if (start + n == fin_at || start + n == fin_at + 1) flags |= kPsh;
-    if (n > text) flags |= kFin;
-    if (text == 0) flags &= uint8_t(~kPsh);
-    p.retransmission = true;
-    const unsigned segments = segments_of(p);
-    fill_head(t, p.head, start, flags, segments, now);
-    mark_urgent_field(t, p.head);
-    if (t.loss.state == Recovery::fast) t.loss.prr_out += n;
-    t.count.retransmits += segments;
-    t.count.bytes_retransmitted += text;
-    t.count.data_segs_out += segments;
-    if (t.timers.kind != Rtx::rto) rearm_rto(t, now);
-    pace(t, p.payload_len, now);
     return true;
 }
 
@@ -193,16 +202,8 @@ uint32_t new_text(Tcb& t, uint32_t mss, Instant now) {
     return n >= t.snd.max_wnd / 2 || t.timers.probe_due ? n : 0;
 }
 
-bool plan_text(Tcb& t, Instant now, SegmentPlan& p) {
-    if (t.snd.fin_sent || (t.write_seq() == t.snd.nxt && !t.snd.fin_queued)) return false;
-    if (paced_out(t, now)) return false;
-    if (t.flight() == 0 && t.cfg.slow_start_after_idle && t.timers.last_snd.ns != 0) {
-        const Duration idle = now - t.timers.last_snd;
-        if (idle > t.rtt.rto)
-            cc_algorithm(t.cc.kind).restart(t.cc, idle, t.rtt.rto, t.snd.mss, now);
-    }
-    const uint32_t mss = t.snd.mss - sack_bytes(t);
-    uint32_t n = new_text(t, mss, now);
+// New text in the plan: `n` bytes from SND.NXT on, FIN after them where it belongs.
+bool emit_text(Tcb& t, Instant now, SegmentPlan& p, uint32_t n, uint32_t mss) {
     fill_payload(t, p, t.snd.nxt, n, mss);
     if (p.payload_len < n && p.payload_len > mss) {
         // More slices than a plan holds: whole segments of what fits.
@@ -216,7 +217,7 @@ bool plan_text(Tcb& t, Instant now, SegmentPlan& p) {
                      (n > 0 || t.write_seq() == t.snd.nxt);
     if (n == 0 && !fin) return false;
     const Seq end = start + (n + (fin ? 1 : 0));
-    if (!t.board.sent(*t.memory, start, end, now, t.loss.delivered)) return false;
+    if (!t.board.sent(*t.memory, start, end, now, t.loss.delivered, mss)) return false;
     t.snd.nxt = end;
     if (n % mss != 0) t.snd.sml = end;
     uint8_t flags = 0;
@@ -229,18 +230,68 @@ bool plan_text(Tcb& t, Instant now, SegmentPlan& p) {
         flags |= kFin;
         t.snd.fin_sent = true;
     }
+    if (t.ecn.on && t.ecn.cwr_due && n > 0) {
+        flags |= kCwr;
+        t.ecn.cwr_due = false;
+    }
     t.timers.probe_due = false;
     const unsigned segments = segments_of(p);
     fill_head(t, p.head, start, flags, segments, now);
+    p.head.ect = t.ecn.on && n > 0;  // RFC 3168 section 6.1.5: new text only
     mark_urgent_field(t, p.head);
-    if (t.loss.state == Recovery::fast) t.loss.prr_out += n;
+    if (t.loss.state == Recovery::fast || t.loss.state == Recovery::cwr) t.loss.prr_out += n;
     t.count.bytes_sent += n;
     if (n > 0) t.count.data_segs_out += segments;
     // An answer soon after a question: let answers carry the ACKs from now on.
     if (n > 0 && now - t.ack.last_data < t.ack.ato) t.ack.pingpong = true;
     t.timers.last_snd = now;
-    if (t.timers.kind != Rtx::rto) rearm_rto(t, now);
+    // The probe's timer follows the last text sent; the RTO keeps following the oldest.
+    const Rtx kind = t.timers.kind;
+    if (kind != Rtx::reorder && !schedule_probe(t, now, false) &&
+        (kind == Rtx::none || kind == Rtx::persist))
+        rearm_rto(t, now);
     pace(t, n, now);
+    return true;
+}
+
+bool plan_text(Tcb& t, Instant now, SegmentPlan& p) {
+    if (t.snd.fin_sent || (t.write_seq() == t.snd.nxt && !t.snd.fin_queued)) return false;
+    if (paced_out(t, now)) return false;
+    if (t.flight() == 0 && t.cfg.slow_start_after_idle && t.timers.last_snd.ns != 0) {
+        const Duration idle = now - t.timers.last_snd;
+        if (idle > t.rtt.rto)
+            cc_algorithm(t.cc.kind).restart(t.cc, idle, t.rtt.rto, t.snd.mss, now);
+    }
+    const uint32_t mss = t.snd.mss - sack_bytes(t);
+    return emit_text(t, now, p, new_text(t, mss, now), mss);
+}
+
+// RFC 8985 section 7.3: one segment of new text if the window lets it, else the last one again.
+bool plan_tail_probe(Tcb& t, Instant now, SegmentPlan& p) {
+    TailProbe& probe = t.loss.tlp;
+    if (!probe.due) return false;
+    probe.due = false;
+    if (probe.out || t.flight() == 0 || t.loss.state > Recovery::cwr || paced_out(t, now))
+        return false;
+    const uint32_t mss = t.snd.mss - sack_bytes(t);
+    const uint32_t unsent = unsent_bytes(t);
+    const int64_t window = int64_t(t.snd.una + t.snd.wnd - t.snd.nxt);
+    bool sent = false;
+    probe.repeated = false;
+    if (unsent > 0 && window > 0 && !t.snd.fin_sent) {
+        const uint32_t n = std::min({unsent, mss, uint32_t(window)});
+        if (n == mss || n == unsent) sent = emit_text(t, now, p, n, mss);
+    }
+    if (!sent) {
+        TxRange* r = t.board.last_segment(*t.memory, mss);
+        if (r == nullptr || r->end > t.snd.una + t.snd.wnd) return false;
+        sent = probe.repeated = repeat(t, *r, r->len(), mss, now, p);
+    }
+    if (!sent) return false;
+    ++t.count.tail_probes;
+    probe.out = true;
+    probe.high = t.snd.nxt;
+    rearm_rto(t, now);  // the last resort gets its full time
     return true;
 }
 
@@ -293,7 +344,8 @@ bool next_segment(Tcb& t, Instant now, SegmentPlan& p) {
         default:
             break;
     }
-    if (plan_retransmission(t, now, p) || plan_text(t, now, p)) return true;
+    if (plan_tail_probe(t, now, p) || plan_retransmission(t, now, p) || plan_text(t, now, p))
+        return true;
     keep_alive_by_persist(t, now);
     return plan_probe(t, now, p) || plan_ack(t, now, p);
 }

@@ -97,6 +97,19 @@ void stash_out_of_order(Tcb& t, SegView& seg, RxText text) {
     }
 }
 
+// RFC 3168 section 6.1.3: the mark is echoed until the sender tells that it has slowed down.
+void note_congestion(Tcb& t, const SegView& seg) {
+    if (seg.has(kCwr)) {
+        t.ecn.echo = false;
+        t.ack.now = true;
+    }
+    if (seg.ecn != kEcnCe) return;
+    ++t.count.ce_in;
+    // The sender's window may become very small: delayed ACKs would stall it.
+    if (!t.ecn.echo) enter_quickack(t, 2);
+    t.ecn.echo = true;
+}
+
 }  // namespace
 
 void enter_quickack(Tcb& t, uint16_t segments) {
@@ -143,6 +156,7 @@ Verdict take_in_order(Tcb& t, SegView& seg, Instant now, Actions& out) {
 
 Verdict take_text(Tcb& t, SegView& seg, Instant now, Actions& out) {
     if (seg.payload_len == 0) return Verdict::go_on();
+    if (t.ecn.on) note_congestion(t, seg);
     if (t.state != State::ESTABLISHED && t.state != State::FIN_WAIT_1 &&
         t.state != State::FIN_WAIT_2) {
         // After the peer's FIN: at most a retransmission.

@@ -18,20 +18,42 @@ struct TxRange {
     Seq start, end;
     Instant sent;            // last transmission
     uint64_t delivered = 0;  // the connection's delivered count at that moment (rate samples)
+    uint16_t mss = 0;        // bytes per wire segment of that transmission
     bool sacked = false;
     bool lost = false;
-    bool retransmitted = false;  // a retransmission is in flight
+    bool retransmitted =
+        false;  // a retransmission is in flight; without `lost` it is a tail loss probe's
     bool ever_retransmitted = false;
     uint32_t len() const { return uint32_t(end - start); }
 };
 
-// What one acknowledgement changed.
+// RFC 8985 section 5.2: the segment sent last among those that were delivered.
+struct Delivered {
+    Instant sent;
+    Seq end;
+    // RACK_sent_after(): was `range` sent before this one?
+    bool after(const TxRange& range) const {
+        return sent > range.sent || (sent == range.sent && end > range.end);
+    }
+};
+
+// What one acknowledgement changed. The caller sets the first group.
 struct AckResult {
+    Instant now;
+    Duration min_rtt = Duration::max();  // of the connection, max(): unknown
+    Seq fack;                            // highest number acknowledged or sacked before
+    Seq recover;                         // recovery point, for `original_acked`
+
     uint32_t acked = 0;   // cumulatively, bytes
     uint32_t sacked = 0;  // newly selectively acknowledged, bytes
     bool retransmitted_acked = false;
-    bool rtt_valid = false;  // some range sent once was acknowledged
-    Instant rtt_sent;        // send time of the latest such range
+    bool rtt_valid = false;   // some range sent once was acknowledged
+    Instant rtt_sent;         // send time of the latest such range
+    bool rack_valid = false;  // `rack` is set: RFC 8985 section 6.2 step 2
+    Delivered rack;
+    bool reordered = false;       // something never repeated was delivered below `fack`
+    Seq reordered_at;             // the lowest such number
+    bool original_acked = false;  // something never repeated below `recover` was delivered (F-RTO)
 };
 
 struct Scoreboard {
@@ -39,27 +61,36 @@ struct Scoreboard {
     TxRange* tail = nullptr;
     uint32_t sacked = 0;         // bytes
     uint32_t lost = 0;           // bytes marked lost and not sacked
-    uint32_t retransmitted = 0;  // bytes of lost ranges in flight again
+    uint32_t retransmitted = 0;  // bytes in flight again
+    uint32_t waiting = 0;        // bytes lost and not in flight again
     uint32_t reno_sacked = 0;    // bytes that duplicate ACKs stand for when the peer has no SACK
     Seq highest_sacked;          // end of the highest block, valid if sacked > 0
 
     // Appends [start, end). False: no memory.
-    bool sent(TcpMemory& memory, Seq start, Seq end, Instant now, uint64_t delivered);
+    bool sent(TcpMemory& memory, Seq start, Seq end, Instant now, uint64_t delivered, uint32_t mss);
     // The first `n` bytes of a lost range go out again; the rest, if any, is split off. False: no memory to split.
-    bool resent(TcpMemory& memory, TxRange& range, uint32_t n, Instant now, uint64_t delivered);
+    bool resent(TcpMemory& memory, TxRange& range, uint32_t n, Instant now, uint64_t delivered,
+                uint32_t mss);
     void acknowledge(TcpMemory& memory, Seq una, AckResult& out);
-    // Applies one SACK block already known to lie in [una, nxt]. Splits happen on mss borders only, so that a peer cannot
-    // make us keep a record per byte.
-    void apply_sack(TcpMemory& memory, SackBlock block, uint32_t mss, AckResult& out);
-    // RFC 6675 IsLost() over all ranges. Returns bytes newly marked.
-    uint32_t mark_lost(uint32_t mss);
+    // Applies one SACK block already known to lie in [una, nxt]. Splits happen on segment borders only, so that a peer
+    // cannot make us keep a record per byte.
+    void apply_sack(TcpMemory& memory, SackBlock block, AckResult& out);
+    // Segments sacked, counted up to `most`.
+    uint32_t sacked_segments(uint32_t most) const;
     // Marks up to `n` bytes of the first unmarked range (NewReno partial ACK, RFC 6582). Returns bytes marked.
     uint32_t mark_head_lost(TcpMemory& memory, uint32_t n);
-    // After a retransmission timeout: all that is not sacked is lost; with `reneged` the sacked too (RFC 2018 section 8).
-    void mark_all_lost(bool reneged);
-    // Retransmissions that left before `before` are lost too (the rule of RFC 8985 section 6.2 for them): something sent
-    // after them has arrived. Returns bytes to repeat.
-    uint32_t mark_retransmissions_lost(Instant before);
+    // After a retransmission timeout: lost is what is not sacked and was sent at `sent_by` or before, and always the head
+    // (RFC 8985 section 6.3); with `reneged` the sacked too (RFC 2018 section 8).
+    void mark_lost_by_timeout(bool reneged, Instant sent_by);
+    // RFC 8985 section 6.2 step 5: lost is what was sent before `newest` and more than `wait` ago. `wait_more` gets the
+    // longest time after which a range not marked yet would be, zero if there is none. Returns the bytes marked;
+    // `again` those of them whose retransmission was lost.
+    uint32_t mark_lost_by_time(const Delivered& newest, Duration wait, Instant now,
+                               Duration& wait_more, uint32_t& again);
+    // Spurious recovery: nothing is lost after all.
+    void unmark_lost();
+    // The last segment of what is in flight, cut off at a border of `mss`; null: nothing there, sacked, or no memory.
+    TxRange* last_segment(TcpMemory& memory, uint32_t mss);
     // First range marked lost and not in flight again, or null.
     TxRange* next_lost() const;
     // Bytes believed to be in the network.
@@ -70,6 +101,10 @@ struct Scoreboard {
     // Cuts `range` at `at` (inside it); returns the upper part. Null: no memory.
     TxRange* split(TcpMemory& memory, TxRange& range, Seq at);
     void unlink(TxRange& range);
+    void set_lost(TxRange& range);
+    void set_in_flight_again(TxRange& range, bool again);
+    // Out of all counters, before it is sacked or goes.
+    void uncount(TxRange& range, uint32_t n);
 };
 
 }  // namespace vma::tcp

@@ -26,6 +26,7 @@ struct SegView {
     uint16_t wnd = 0;  // as on the wire, unscaled
     uint16_t urg = 0;  // urgent pointer, valid with kUrg
     uint8_t flags = 0;
+    uint8_t ecn = 0;        // codepoint of the IP header (RFC 3168): 3 is "congestion experienced"
     uint16_t gso_size = 0;  // payload bytes per wire segment of a merged frame, 0: a single segment
     uint32_t payload_len = 0;     // bytes
     uint32_t payload_offset = 0;  // of the payload from packet->data
@@ -49,8 +50,11 @@ struct SegmentHead {
     uint16_t wnd = 0;  // as on the wire, already scaled
     uint16_t urg = 0;
     uint8_t flags = 0;
+    bool ect = false;  // the IP header gets codepoint ECT(0), 2
     TcpOptions opt;
 };
+
+inline constexpr uint8_t kEcnCe = 3;  // congestion experienced
 
 inline constexpr unsigned kMaxSlices = 8;
 inline constexpr uint8_t kNoScale = 0xff;  // no window-scale option

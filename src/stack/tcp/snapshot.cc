@@ -138,7 +138,7 @@ Status import_snapshot(Tcb& t, const Snapshot& s, ByteView unacked, ByteView unr
     t.state = s.state;
     t.timers.last_rcv = t.timers.last_snd = now;
     if (t.flight() > 0) {
-        if (!t.board.sent(memory, s.snd_una, s.snd_nxt, now, 0)) return Errno{ENOMEM};
+        if (!t.board.sent(memory, s.snd_una, s.snd_nxt, now, 0, t.snd.mss)) return Errno{ENOMEM};
         t.board.head->ever_retransmitted = true;  // when it left is not known: no RTT sample
         rearm_rto(t, now);
     }

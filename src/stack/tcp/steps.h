@@ -9,14 +9,68 @@ namespace vma::tcp {
 bool fast_path(Tcb& t, SegView& seg, Instant now, Actions& out, Verdict& verdict);
 Verdict arrives_in_syn_sent(Tcb& t, SegView& seg, Instant now, Actions& out);
 
+// What one ACK brought.
+struct AckNews {
+    AckResult result;
+    uint32_t flight_before = 0;
+    uint32_t lost = 0;            // bytes marked lost because of it
+    bool advanced = false;        // SND.UNA moved
+    bool duplicate = false;       // RFC 5681 section 2
+    bool dsack_of_probe = false;  // the tail loss probe arrived twice
+    bool timer_set = false;       // the reordering timer runs: leave it alone
+};
+
 // recovery.cc
 // The acknowledgement part of an acceptable segment: SND.UNA, window, scoreboard, loss recovery, congestion window.
 void process_ack(Tcb& t, const SegView& seg, Instant now, Actions& out);
 void update_window(Tcb& t, const SegView& seg);
-// An RTO expired: everything is presumed lost.
+// An RTO expired: what was sent long enough ago is presumed lost.
 void enter_timeout_recovery(Tcb& t, Instant now);
-// Restarts or stops the retransmission timer according to what is in flight.
+void enter_fast_recovery(Tcb& t, Instant now);
+// ECN: a reduction without loss.
+void enter_cwr(Tcb& t, Instant now);
+// RFC 6937: the congestion window after `delivered` bytes arrived; `good`: SND.UNA moved and nothing was lost.
+void reduce_by_prr(Tcb& t, uint32_t delivered, bool good);
+// Starts the retransmission timer anew from now, or stops it when nothing is in flight.
 void rearm_rto(Tcb& t, Instant now);
+
+// rack.cc
+// What was delivered moves RACK's newest segment, the reordering seen and its window (RFC 8985 section 6.2 steps 1 to 4).
+void rack_delivered(Tcb& t, const AckResult& result, Instant now);
+struct RackLoss {
+    uint32_t marked = 0;   // bytes
+    uint32_t again = 0;    // of them, repeated before
+    bool waiting = false;  // the reordering timer runs
+};
+// Step 5; arms the reordering timer when something may be lost soon.
+RackLoss rack_detect(Tcb& t, Instant now);
+// A recovery is over, or was undone: how long a widened window stands.
+void rack_recovered(Tcb& t, bool undone);
+// Arms the tail loss probe if there may be one (section 7.2); `restart`: the RTO would start anew.
+bool schedule_probe(Tcb& t, Instant now, bool restart);
+// An ACK moved SND.UNA: the probe's timer or the RTO, from now.
+void restart_timer(Tcb& t, Instant now);
+// When the RTO of the oldest segment expires.
+Instant rto_at(const Tcb& t);
+// Another timer had its turn: the RTO for what remains of it.
+void continue_rto(Tcb& t, Instant now);
+void probe_answered(Tcb& t, const SegView& seg, const AckNews& news, Instant now);
+
+// undo.cc
+// Before a reduction: what taking it back would restore.
+void remember_for_undo(Tcb& t);
+// `n` bytes went out again.
+void note_repeated(Tcb& t, uint32_t n, Instant now);
+// The peer reports `block` as a duplicate.
+void note_duplicate_report(Tcb& t, SackBlock block);
+// Each true when the reduction was taken back. At the end of a recovery:
+bool undo_at_end(Tcb& t, const SegView& seg);
+// At a partial ACK; true also while repeated text is in flight and nothing more shall be marked:
+bool undo_partial(Tcb& t, const SegView& seg);
+// All that was repeated came twice:
+bool undo_by_duplicates(Tcb& t);
+// In timeout recovery; `proven` by F-RTO:
+bool undo_timeout(Tcb& t, const SegView& seg, bool proven);
 
 // receive.cc
 Verdict take_text(Tcb& t, SegView& seg, Instant now, Actions& out);

@@ -51,6 +51,9 @@ struct TcpConfig {
     bool quickack = true;  // TCP_QUICKACK as set last
     bool keepalive = false;
     bool slow_start_after_idle = true;
+    bool tail_probe = true;  // tcp_early_retrans 3
+    bool frto = true;        // tcp_frto
+    uint8_t ecn = 2;         // tcp_ecn: 0 off, 1 asked for and accepted, 2 accepted
     uint8_t syn_retries = 6, synack_retries = 5, retries1 = 3, retries2 = 15, orphan_retries = 8;
     uint8_t keepalive_probes = 9;
     uint16_t quickack_segments = 16;  // VMA_TCP_QUICKACK_THRESHOLD's seam
@@ -107,7 +110,43 @@ struct Timestamps {
     bool is_old(uint32_t ts_val) const { return recent != 0 && int32_t(ts_val - recent) < 0; }
 };
 
-enum class Recovery : uint8_t { open, fast, timeout };  // RFC 6675/6582 and RFC 5681 section 3.1
+// RFC 6675/6582 and RFC 5681 section 3.1; cwr: a reduction without loss (ECN), paced by PRR.
+enum class Recovery : uint8_t { open, cwr, fast, timeout };
+
+// RFC 8985 section 5.
+struct Rack {
+    Delivered newest;
+    Duration rtt{0};           // of `newest`
+    bool valid = false;        // `newest` is set
+    bool advanced = false;     // something was delivered since the last detection
+    bool dsack = false;        // a duplicate was reported: the reordering window was too small
+    bool in_round = false;     // window_round is set
+    uint8_t steps = 1;         // reordering window in quarters of the least round trip
+    uint8_t persist = 0;       // recoveries for which a widened window still stands
+    Seq window_round;          // SND.NXT when the window was widened: once per round trip
+    uint16_t reordering = 3;   // segments, the largest seen
+    uint32_t reorderings = 0;  // times seen
+};
+
+// Tail loss probe, RFC 8985 section 7.
+struct TailProbe {
+    bool due = false;       // the next plan is one
+    bool out = false;       // one is in flight
+    bool repeated = false;  // it repeated old text
+    Seq high;               // SND.NXT when it left
+};
+
+// What a reduction that turns out to be unnecessary takes back (RFC 4015, RFC 3708, as Linux).
+struct Undo {
+    bool armed = false;
+    bool any = false;      // something was repeated
+    bool stamped = false;  // `stamp` is set
+    Seq marker;            // SND.UNA when the reduction was made
+    uint32_t cwnd = 0, ssthresh = 0;
+    uint32_t repeated = 0;  // bytes repeated and not reported as duplicates
+    uint32_t stamp = 0;     // timestamp of the first repeated segment
+    CubicState cubic;
+};
 
 struct LossState {
     Recovery state = Recovery::open;
@@ -119,6 +158,18 @@ struct LossState {
     Seq limited_at;         // SND.NXT at that moment
     bool rto_head = false;  // the segment at SND.UNA may go out whatever the window says
     bool sack_ok = false;
+    bool frto = false;       // F-RTO (RFC 5682): whether the timeout was spurious is still open
+    bool new_first = false;  // F-RTO step 2b: new text before repeated text
+    Rack rack;
+    TailProbe tlp;
+    Undo undo;
+};
+
+// RFC 3168 section 6.1.
+struct Ecn {
+    bool on = false;       // both sides agreed
+    bool echo = false;     // CE seen: ECE on every ACK until the peer's CWR
+    bool cwr_due = false;  // the next new text tells of the reduction
 };
 
 // Acknowledgement policy, after Linux's inet_connection_sock.
@@ -162,6 +213,8 @@ struct Counters {
     uint64_t segs_in = 0, segs_out = 0, data_segs_in = 0, data_segs_out = 0;
     uint32_t retransmits = 0, timeouts = 0, fast_recoveries = 0, dup_acks_in = 0;
     uint32_t challenge_acks = 0, paws_drops = 0, dsacks_in = 0, ooo_in = 0;
+    uint32_t undos = 0, tail_probes = 0, spurious_timeouts = 0, ce_in = 0, ece_in = 0;
+    uint64_t bytes_lost = 0;  // marked lost, ever
 };
 
 struct Tcb {
@@ -182,6 +235,7 @@ struct Tcb {
     RttEstimator rtt;
     Cc cc;
     LossState loss;
+    Ecn ecn;
     Timers timers;
     Scoreboard board;
     SendBuffer out;
@@ -219,6 +273,7 @@ struct HalfOpen {
     uint8_t wscale = kNoScale;
     uint8_t retries = 0;
     bool has_ts = false, sack_ok = false;
+    bool ecn = false;    // RFC 3168, asked for by the SYN
     bool acked = false;  // final ACK seen while the accept queue was full
     Instant sent_at;     // of the first SYN-ACK: RTT sample
     Instant resend_at;

@@ -1,4 +1,5 @@
-// Deadlines: RFC 6298 (RTO), RFC 9293 section 3.8.3 (R1, R2), 3.8.4 (keep-alive), 3.8.6.1 (window probes), RFC 5482.
+// Deadlines: RFC 6298 (RTO), RFC 9293 section 3.8.3 (R1, R2), 3.8.4 (keep-alive), 3.8.6.1 (window probes), RFC 5482,
+// RFC 8985 (probe and reordering timers).
 #include <algorithm>
 
 #include "stack/tcp/steps.h"
@@ -9,6 +10,20 @@ namespace {
 // Has the time that this connection may live without progress run out? `series` is when it stopped making some.
 bool user_timeout_over(const Tcb& t, Instant series, Instant now) {
     return t.cfg.user_timeout.ns > 0 && series.ns != 0 && now - series >= t.cfg.user_timeout;
+}
+
+// tcp_retries2 and the like are times in Linux: as long as that many expiries take from an RTO of 200 ms.
+Duration time_of_retries(unsigned retries) {
+    Duration total{0}, step = kRtoMin;
+    for (unsigned i = 0; i <= retries; ++i) {
+        total = total + step;
+        step = std::min(step * 2, kRtoMax);
+    }
+    return total;
+}
+
+bool retries_over(const Tcb& t, unsigned retries, Instant now) {
+    return t.timers.retries > 0 && now - t.timers.stalled_since >= time_of_retries(retries);
 }
 
 void syn_expired(Tcb& t, Instant now, Actions& out) {
@@ -32,11 +47,12 @@ void rto_expired(Tcb& t, Instant now, Actions& out) {
         syn_expired(t, now, out);
         return;
     }
-    if (t.timers.stalled_since.ns == 0) t.timers.stalled_since = now;
+    if (t.timers.retries == 0) t.timers.stalled_since = now;
     // A peer that closed its window but still answers is alive: as long as it does, only the user timeout ends it.
     const bool alive = t.snd.wnd == 0 && now - t.timers.last_rcv < kRtoMax;
     const uint8_t most = t.orphan ? t.cfg.orphan_retries : t.cfg.retries2;
-    if ((!alive && t.timers.retries >= most) || user_timeout_over(t, t.timers.stalled_since, now)) {
+    if ((!alive && retries_over(t, most, now)) ||
+        user_timeout_over(t, t.timers.stalled_since, now)) {
         enter_closed(t, ETIMEDOUT, out);
         return;
     }
@@ -45,6 +61,27 @@ void rto_expired(Tcb& t, Instant now, Actions& out) {
     enter_timeout_recovery(t, now);
     arm(t, Rtx::rto, now + t.rtt.backed_off(t.timers.backoff));
     out.set(kOutput);
+}
+
+// Section 7.3 of RFC 8985. The RTO runs on beside the probe.
+void probe_expired(Tcb& t, Instant now, Actions& out) {
+    t.loss.tlp.due = true;
+    continue_rto(t, now);
+    out.set(kOutput);
+}
+
+// RFC 8985 section 6.3: what was only suspected is lost by now.
+void reorder_expired(Tcb& t, Instant now, Actions& out) {
+    disarm(t);
+    t.loss.rack.advanced = true;
+    const RackLoss loss = rack_detect(t, now);
+    if (loss.marked > 0) {
+        if (t.loss.state <= Recovery::cwr || (t.loss.state == Recovery::timeout && loss.again > 0))
+            enter_fast_recovery(t, now);
+        if (t.loss.state == Recovery::fast) reduce_by_prr(t, 0, false);
+        out.set(kOutput);
+    }
+    if (!loss.waiting) continue_rto(t, now);
 }
 
 void persist_expired(Tcb& t, Instant now, Actions& out) {
@@ -142,7 +179,13 @@ void deadline_reached(Tcb& t, Instant now, Actions& out) {
             case Rtx::none:
                 disarm(t);
                 break;
-            default:
+            case Rtx::tlp:
+                probe_expired(t, now, out);
+                break;
+            case Rtx::reorder:
+                reorder_expired(t, now, out);
+                break;
+            case Rtx::rto:
                 rto_expired(t, now, out);
                 break;
         }

@@ -67,7 +67,8 @@ void check(const Tcb& t, std::optional<Seq>& edge) {
         }
     }
     ASSERT_LE(t.board.lost + t.board.sacked, t.flight());
-    ASSERT_LE(t.board.retransmitted, t.board.lost);
+    ASSERT_LE(t.board.retransmitted, t.flight());
+    ASSERT_LE(t.board.waiting, t.board.lost);
     ASSERT_LE(t.ooo.block_count, 4);
     ASSERT_GE(t.snd.mss, 48);
 }

@@ -23,7 +23,7 @@ TEST(Output, TextGoesOutInSegments) {
     EXPECT_EQ(out[0].flags, kAck);
     EXPECT_EQ(out[2].flags, kAck | kPsh);  // MUST-60: PSH on the last
     EXPECT_EQ(out[0].text + out[1].text + out[2].text, letters(2500));
-    EXPECT_EQ(c.t.timers.kind, Rtx::rto);
+    EXPECT_EQ(c.t.timers.kind, Rtx::tlp);  // RFC 8985 section 7.2
 }
 
 TEST(Output, SuperFrameIsOnePlan) {
@@ -205,7 +205,7 @@ TEST(Persist, ProbesAZeroWindow) {
     // It opens.
     c.recv({5001, 2001, kAck, "", 5000});
     EXPECT_EQ(c.pull_all().size(), 2u);
-    EXPECT_EQ(c.t.timers.kind, Rtx::rto);
+    EXPECT_EQ(c.t.timers.kind, Rtx::tlp);
 }
 
 TEST(Persist, LostWindowUpdateIsRepaired) {
@@ -252,6 +252,7 @@ TEST(Window, ShrunkWindowRetransmitsHeadOnly) {
 TEST(Pacing, NotBefore) {
     Conn c;
     c.cfg.pacing_rate = 1000000;  // 1 ms per 1000 bytes
+    c.cfg.tail_probe = false;
     c.established(1000);
     c.send(letters(3000));
     EXPECT_TRUE(c.pull());
@@ -300,6 +301,7 @@ TEST(Buffer, FullSendBufferTakesPart) {
 
 TEST(PathMss, FlightIsCutAnew) {
     Conn c;
+    c.cfg.tail_probe = false;
     c.established(1460);
     c.send(letters(2920));
     EXPECT_EQ(c.pull_all().size(), 2u);

@@ -7,6 +7,7 @@ namespace {
 // Ten segments of 1000 in flight, numbered 0..9 from 1001.
 struct Flight : Conn {
     explicit Flight(bool sack = true) {
+        cfg.tail_probe = false;  // the probe has its own tests; here the timer is the RTO
         established(1000, 60000, -1, sack);
         t.rtt = {};
         t.rtt.sample(Duration::millis(100), now);
@@ -98,7 +99,7 @@ TEST(FastRetransmit, LostRetransmissionIsRepeatedWithoutTimeout) {
     auto out = f.pull_all();
     ASSERT_GE(out.size(), 1u);
     EXPECT_EQ(out[0].seq, Flight::at(0));
-    // Text sent together with the retransmission arrives: not enough, the network may reorder.
+    // Text sent right behind the retransmission arrives first; nothing was ever reordered here.
     f.send(std::string(1000, 'y'));
     EXPECT_EQ(f.pull_all().size(), 1u);
     f.now = f.now + Duration::millis(50);
@@ -106,15 +107,22 @@ TEST(FastRetransmit, LostRetransmissionIsRepeatedWithoutTimeout) {
     EXPECT_EQ(f.pull_all().size(), 1u);
     f.now = f.now + Duration::millis(60);
     f.ack(0, {{1, 11}});
-    EXPECT_EQ(f.pull_all().size(), 0u);
-    // Text sent half a round trip after it does.
+    out = f.pull_all();
+    ASSERT_EQ(out.size(), 1u);
+    EXPECT_EQ(out[0].seq, Flight::at(0));
+    // Text sent before the second repetition proves nothing about it.
     f.now = f.now + Duration::millis(50);
     f.ack(0, {{1, 12}});
+    EXPECT_EQ(f.pull_all().size(), 0u);
+    f.send(std::string(1000, 'w'));
+    EXPECT_EQ(f.pull_all().size(), 1u);
+    f.now = f.now + Duration::millis(100);
+    f.ack(0, {{1, 13}});
     out = f.pull_all();
     ASSERT_EQ(out.size(), 1u);
     EXPECT_EQ(out[0].seq, Flight::at(0));
     EXPECT_EQ(f.t.count.timeouts, 0u);
-    f.ack(12);
+    f.ack(13);
     EXPECT_EQ(f.t.board.head, nullptr);
 }
 
@@ -174,6 +182,7 @@ TEST(LimitedTransmit, NewTextOnTheFirstDuplicates) {
 
 TEST(Rto, OneSegmentThenSlowStart) {
     Flight f;
+    f.t.cfg.frto = false;
     f.send(std::string(20000, 'y'));
     const Instant due = deadline(f.t);
     // srtt 100 ms, and Linux's floor of 200 ms for the variance term.
@@ -202,9 +211,11 @@ TEST(Rto, SackedTextIsNotRepeatedUnlessTheHeadIs) {
     Flight f;
     f.ack(0, {{1, 3}});
     f.pull_all();
-    f.now = deadline(f.t);
-    deadline_reached(f.t, f.now, f.fresh());
-    f.pull_all();
+    while (f.t.count.timeouts == 0) {  // the reordering timer comes first
+        f.now = deadline(f.t);
+        deadline_reached(f.t, f.now, f.fresh());
+        f.pull_all();
+    }
     f.ack(1, {});
     f.ack(3);
     std::vector<uint32_t> again;
@@ -351,7 +362,7 @@ TEST(Sack, CountersEqualRecount) {
             }
             c.recv(s);
             if (rng.chance(1, 20)) c.pass(Duration::millis(rng.below(800)));
-            uint32_t sacked = 0, lost = 0, again = 0;
+            uint32_t sacked = 0, lost = 0, again = 0, waiting = 0;
             Seq at = c.t.snd.una;
             for (TxRange* r = c.t.board.head; r; r = r->next) {
                 ASSERT_EQ(r->start.v, at.v);
@@ -360,16 +371,18 @@ TEST(Sack, CountersEqualRecount) {
                 if (r->lost) lost += r->len();
                 if (r->retransmitted) again += r->len();
                 ASSERT_FALSE(r->sacked && r->lost);
-                ASSERT_FALSE(r->retransmitted && !r->lost);
+                if (r->lost && !r->retransmitted) waiting += r->len();
             }
             ASSERT_EQ(at.v, c.t.snd.nxt.v);
             ASSERT_EQ(sacked, c.t.board.sacked);
             ASSERT_EQ(lost, c.t.board.lost);
             ASSERT_EQ(again, c.t.board.retransmitted);
+            ASSERT_EQ(waiting, c.t.board.waiting);
             ASSERT_TRUE(c.t.snd.una <= c.t.snd.nxt);
             ASSERT_GE(c.t.cc.cwnd, 1000u);
             if (c.t.flight() > 0) {
-                ASSERT_EQ(c.t.timers.kind, Rtx::rto);
+                ASSERT_NE(c.t.timers.kind, Rtx::none);
+                ASSERT_NE(c.t.timers.kind, Rtx::persist);
             }
         }
     }
@@ -419,8 +432,8 @@ TEST(Congestion, NewRenoOneSegmentPerRoundTrip) {
     EXPECT_EQ(cc.cwnd, 20000u);  // slow start doubled it
     for (int i = 0; i < 20; ++i) kNewReno.grow(cc, one_ack(1000, Instant{1}));
     EXPECT_EQ(cc.cwnd, 21000u);
-    EXPECT_EQ(kNewReno.reduce(cc, 21000, 1000, Instant{1}), 10500u);
-    EXPECT_EQ(kNewReno.reduce(cc, 1000, 1000, Instant{1}), 2000u);
+    EXPECT_EQ(kNewReno.reduce(cc, 1000, Instant{1}), 10500u);
+    EXPECT_EQ(kNewReno.reduce(cc, 20000, Instant{1}), 40000u);  // two segments at least
     CcAck idle = one_ack(1000, Instant{1});
     idle.cwnd_limited = false;
     const uint32_t before = cc.cwnd;
@@ -432,7 +445,7 @@ TEST(Congestion, CubicReturnsToWmaxAfterK) {
     // RFC 9438: after a loss at 1000 segments the window is back there at K = cbrt(1000 * 0.3 / 0.4) = 9.09 s.
     Cc cc;
     cc.cwnd = 1000 * 1000;
-    cc.ssthresh = cc_algorithm(CcKind::cubic).reduce(cc, 1000 * 1000, 1000, Instant{1});
+    cc.ssthresh = cc_algorithm(CcKind::cubic).reduce(cc, 1000, Instant{1});
     EXPECT_EQ(cc.ssthresh, 700000u);
     cc.cwnd = cc.ssthresh;
     Instant now{1000000000};
@@ -453,7 +466,7 @@ TEST(Congestion, CubicIsRenoFriendlyWhenSmall) {
     // Section 4.3: on a short path it must not be slower than Reno would be.
     Cc cubic, reno;
     cubic.cwnd = reno.cwnd = 10000;
-    cubic.ssthresh = cc_algorithm(CcKind::cubic).reduce(cubic, 10000, 1000, Instant{1});
+    cubic.ssthresh = cc_algorithm(CcKind::cubic).reduce(cubic, 1000, Instant{1});
     cubic.cwnd = cubic.ssthresh;
     reno.cwnd = reno.ssthresh = 5000;
     Instant now{1};
