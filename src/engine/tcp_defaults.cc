@@ -52,6 +52,9 @@ const Sysctls& sysctls() {
         c.timestamps = one("ipv4/tcp_timestamps", 1) != 0;
         c.window_scaling = one("ipv4/tcp_window_scaling", 1) != 0;
         c.sack = one("ipv4/tcp_sack", 1) != 0;
+        c.ecn = uint8_t(one("ipv4/tcp_ecn", 2));
+        c.tail_probe = one("ipv4/tcp_early_retrans", 3) != 0;
+        c.frto = one("ipv4/tcp_frto", 2) != 0;
         c.slow_start_after_idle = one("ipv4/tcp_slow_start_after_idle", 1) != 0;
         c.syn_retries = uint8_t(one("ipv4/tcp_syn_retries", 6));
         c.synack_retries = uint8_t(one("ipv4/tcp_synack_retries", 5));

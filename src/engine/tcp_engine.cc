@@ -185,7 +185,8 @@ bool TcpEngine::send_segment(const tcp::SegmentHead& head, const TcpPath& path,
     ip.total_len = uint16_t(std::min<uint32_t>(20 + tcp_len, 65535));
     ip.id = ip_id ? (*ip_id)++ : 0;
     ip.dont_fragment = true;
-    ip.tos = path.tos;
+    ip.tos =
+        uint8_t((path.tos & ~3u) | (head.ect ? 2u : 0u));  // ECN is TCP's, not the application's
     ip.ttl = path.ttl;
     ip.protocol = IPPROTO_TCP;
     emit_ipv4(ip, ByteSpan(bytes + 14, 20));
@@ -370,6 +371,7 @@ void TcpEngine::input(Packet frame, Instant now) {
     seg.ack = segment->header.ack;
     seg.wnd = segment->header.window;
     seg.urg = segment->header.urgent;
+    seg.ecn = ip->header.tos & 3;
     seg.flags = segment->header.flags;
     seg.payload_len = uint32_t(segment->payload.size());
     seg.payload_offset = uint32_t(segment->payload.data() - frame->data);
