@@ -65,9 +65,10 @@ OptionValue load_option(const Options& o, Opt id) {
 }
 
 OptionValue option_default_value(const OptionRow& row, bool vma) {
-    if (!vma) return load_option(Options{}, row.id);
-    OptionValue v =
-        load_option(Options{}, row.id);  // level, spec and ipv4 have one default for both
+    // Never destroyed: exit handlers may still ask.
+    static const Options& defaults = *new Options;
+    OptionValue v = load_option(defaults, row.id);
+    if (!vma) return v;  // level, spec and ipv4 have one default for both
     if (row.vma.text == nullptr)
         v.number = row.vma.number;
     else if (row.kind >= OptionKind::text && row.kind != OptionKind::ipv4)

@@ -3,6 +3,7 @@
 #include "config/options.h"
 
 #include <arpa/inet.h>
+#include <strings.h>
 
 #include <algorithm>
 #include <bit>
@@ -74,8 +75,7 @@ Reading read_number(const OptionRow& row, std::string_view text) {
 }
 
 bool same_word(std::string_view a, std::string_view b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                      [](char x, char y) { return (x | 0x20) == (y | 0x20); });
+    return a.size() == b.size() && strncasecmp(a.data(), b.data(), a.size()) == 0;
 }
 
 Reading read_choice(const OptionRow& row, std::string_view text) {
@@ -405,6 +405,28 @@ std::optional<std::bitset<kMaxCpus>> cpus_from_text(std::string_view text) {
         if (comma == rest.size()) return cpus;
         rest.remove_prefix(comma + 1);
     }
+}
+
+std::vector<Note> effect_notes(const Options& o) {
+    std::vector<Note> notes;
+    unsigned of_profile = 0, idle_of_profile = 0;
+    for (const OptionRow& row : option_rows()) {
+        const bool planned = row.effect == OptionEffect::planned;
+        if (o.origin(row.id) == Origin::spec) {
+            of_profile++;
+            idle_of_profile += planned;
+        }
+        if (planned && o.origin(row.id) == Origin::environment)
+            notes.push_back(
+                {LogLevel::warning, fmt::format("{}={} has no effect in this version (planned: {})",
+                                                row.name, option_value_text(o, row.id), row.part)});
+    }
+    if (idle_of_profile)
+        notes.push_back({LogLevel::warning,
+                         fmt::format("VMA_SPEC={}: {} of its {} values have no effect in this "
+                                     "version; docs/CONFIG.md tells which",
+                                     spec_name(o.spec), idle_of_profile, of_profile)});
+    return notes;
 }
 
 ParsedOptions parse_options(std::span<const char* const> environment, const ParseContext& context) {

@@ -225,6 +225,9 @@ struct ParseContext {
     bool secure = false;  // AT_SECURE: variables that name files or addresses are ignored
     LogLevel max_level = kMaxLogLevel;
 };
+// For each planned variable that the environment sets, that it has no effect in this version; for a profile how many of
+// its values have none.
+std::vector<Note> effect_notes(const Options&);
 // environment: "NAME=value" strings; null pointers and strings without '=' are skipped, the first of two equal names
 // counts (getenv).
 ParsedOptions parse_options(std::span<const char* const> environment, const ParseContext&);

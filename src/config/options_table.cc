@@ -95,23 +95,42 @@ bool same_word(std::string_view a, std::string_view b) {
     return a.size() == b.size() && strncasecmp(a.data(), b.data(), a.size()) == 0;
 }
 
-// Levenshtein distance without regard to case. The arguments are short names.
-unsigned edit_distance(std::string_view a, std::string_view b) {
-    std::vector<unsigned> row(b.size() + 1);
-    for (unsigned j = 0; j <= b.size(); ++j) row[j] = j;
-    for (unsigned i = 1; i <= a.size(); ++i) {
-        unsigned diagonal = row[0];
-        row[0] = i;
-        for (unsigned j = 1; j <= b.size(); ++j) {
-            const bool same = (a[i - 1] | 0x20) == (b[j - 1] | 0x20);
-            const unsigned best =
-                std::min({row[j] + 1, row[j - 1] + 1, diagonal + (same ? 0u : 1u)});
-            diagonal = row[j];
-            row[j] = best;
-        }
+// Levenshtein distances of one text from others, without regard to case: a column of the matrix is a pair of bit vectors
+// (G. Myers 1999, in H. Hyyro's form), so a distance costs one step per byte of the other text.
+class EditDistance {
+  public:
+    static constexpr size_t kMax = 64;  // bytes of the text that count
+
+    explicit EditDistance(std::string_view text) : length_(unsigned(std::min(text.size(), kMax))) {
+        for (unsigned i = 0; i < length_; ++i) where_[folded(text[i])] |= uint64_t(1) << i;
     }
-    return row[b.size()];
-}
+
+    unsigned from(std::string_view other) const {
+        if (length_ == 0) return unsigned(other.size());
+        const uint64_t last = uint64_t(1) << (length_ - 1);
+        uint64_t up = ~uint64_t(0),
+                 down = 0;  // rows that are one more, one less than the row above
+        unsigned distance = length_;
+        for (const char c : other) {
+            const uint64_t equal = where_[folded(c)];
+            const uint64_t vertical = equal | down;
+            const uint64_t horizontal = (((equal & up) + up) ^ up) | equal;
+            uint64_t more = down | ~(horizontal | up), less = up & horizontal;
+            distance += (more & last) != 0;
+            distance -= (less & last) != 0;
+            more = more << 1 | 1;
+            less <<= 1;
+            up = less | ~(vertical | more);
+            down = more & vertical;
+        }
+        return distance;
+    }
+
+  private:
+    static uint8_t folded(char c) { return uint8_t(c >= 'A' && c <= 'Z' ? c | 0x20 : c); }
+    const unsigned length_;
+    uint64_t where_[256] = {};  // bit i: byte i of the text is this one
+};
 
 std::string join_or(const std::vector<std::string>& items) {
     std::string out;
@@ -226,11 +245,11 @@ std::string option_default_text(const OptionRow& row, bool vma) {
 }
 
 const char* nearest_option_name(std::string_view name) {
-    name = name.substr(0, 64);  // longer than any of ours: the rest cannot bring it nearer
+    const EditDistance name_given(name);
     const char* best = kRows[0].name;
     unsigned least = ~0u;
     for (const OptionRow& row : kRows) {
-        const unsigned d = edit_distance(name, row.name);
+        const unsigned d = name_given.from(row.name);
         if (d < least) {
             least = d;
             best = row.name;

@@ -29,7 +29,8 @@ How values are read:
 * An unknown `VMA_` name is reported with the nearest known one. `XLIO_` names with the same meaning are accepted.
 * In secure-execution mode (set-user-id, file capabilities) variables that name files or addresses are ignored.
 
-Effect: *yes*; *planned (part)*: read, checked and shown, in use once that part of the project is there; *none*.
+Effect: *yes*; *planned (part)*: read, checked and shown, and a warning says that it has no effect in this version, until
+that part of the project is there; *none*.
 "Known from" is, as far as we know, the VMA release that documents the variable; 10.0 marks those new in this library.
 )";
 

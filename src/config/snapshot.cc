@@ -64,6 +64,7 @@ LoadedSnapshot load_snapshot(std::span<const char* const> environment, const Loa
     ParsedOptions parsed = parse_options(environment, context.parse);
     LoadedSnapshot out;
     out.notes = std::move(parsed.notes);
+    for (Note& note : effect_notes(parsed.options)) out.notes.push_back(std::move(note));
     auto made = std::make_shared<Snapshot>();
     made->options = std::move(parsed.options);
 

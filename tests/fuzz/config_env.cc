@@ -1,5 +1,7 @@
-// Any bytes as an environment (entries end in NUL; the first byte chooses secure execution): no crash, every number within
-// its row's range, one message per complaint, and the same input gives the same value.
+// Any bytes as an environment (entries end in NUL; an entry's first byte, from 128 up, stands for a name and "="; the first
+// byte of all chooses secure execution): no crash, every number within its row's range, one message per complaint, and the
+// same input gives the same value. The whole banner costs more than all the rest, so only some inputs print it; the rows
+// of the variables that the input sets are printed always.
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -13,12 +15,22 @@ static void require(bool ok) {
     if (!ok) std::abort();
 }
 
+static std::vector<std::string> names() {
+    std::vector<std::string> out;
+    for (const OptionAlias& a : option_aliases()) out.push_back(a.name);
+    for (const OptionRow& row : option_rows()) out.push_back(row.name);
+    return out;
+}
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+    static const std::vector<std::string> kNames = names();
     if (size == 0) return 0;
     std::vector<std::string> entries(1);
     for (size_t i = 1; i < size; ++i) {
         if (data[i] == 0)
             entries.emplace_back();
+        else if (entries.back().empty() && data[i] >= 128)
+            entries.back() = kNames[(data[i] - 128u) % kNames.size()] + "=";
         else
             entries.back() += char(data[i]);
     }
@@ -56,6 +68,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     require(p.options.rx_poll != 0);
     require(p.options.tx_wre_batching >= 1 && p.options.rx_wre >= 2 * p.options.rx_wre_batching);
     for (const Note& n : p.notes) require(!n.text.empty());
-    print_banner(p.options, {}, [](LogLevel, std::string_view line) { require(!line.empty()); });
+    for (const Note& n : effect_notes(p.options)) require(!n.text.empty());
+    std::string line;
+    LogLevel level{};
+    for (const OptionRow& row : option_rows())
+        if (p.options.is_set(row.id) && banner_row(p.options, row.id, line, level))
+            require(line.find(row.name) != std::string::npos);
+    if (size % 32 == 0)
+        print_banner(p.options, {}, [](LogLevel, std::string_view l) { require(!l.empty()); });
     return 0;
 }
