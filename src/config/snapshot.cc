@@ -11,6 +11,14 @@
 namespace vma {
 namespace {
 
+// The program may change its directory before the file is read again.
+std::string absolute(const std::string& path) {
+    char here[4096];
+    if (path.empty() || path.front() == '/') return path;
+    const long n = sys::raw(SYS_getcwd, sys::ptr(here), sizeof here);
+    return n <= 1 || here[0] != '/' ? path : fmt::format("{}/{}", here, path);
+}
+
 // Opens without blocking on a FIFO; the type is checked before the first read.
 Result<int> open_regular(const std::string& path) {
     const long fd = sys::raw(SYS_openat, AT_FDCWD, sys::ptr(path.c_str()),
@@ -69,7 +77,7 @@ LoadedSnapshot load_snapshot(std::span<const char* const> environment, const Loa
     made->options = std::move(parsed.options);
 
     RuleContext rule_context;
-    rule_context.file = made->options.config_file;
+    rule_context.file = absolute(made->options.config_file);
     rule_context.program = context.program;
     rule_context.application_id = made->options.application_id;
     const Result<std::string> text = read_rules_file(rule_context.file);
@@ -99,23 +107,32 @@ LoadedSnapshot load_snapshot(std::span<const char* const> environment, const Loa
 }
 
 LoadedSnapshot reload_rules(const std::shared_ptr<const Snapshot>& old) {
-    const RuleContext& context = old->rules.context();
+    RuleContext context = old->rules.context();
     const Result<std::string> text = read_rules_file(context.file);
     if (!text.ok())
         return keep(old, {},
                     fmt::format("rules file {}: {}; the old rules stay", context.file,
                                 why_unread(text.error())));
+    context.insert_at_head = false;
     Rules::Parsed parsed = Rules::parse(*text, context);
     LoadedSnapshot out;
     take_over(parsed, out.notes);
     if (!parsed.ok())
         return keep(old, std::move(out.notes),
                     fmt::format("rules file {}: the old rules stay", context.file));
+    const size_t from_file = parsed.rules.size();
+    for (const std::string& added : old->added) parsed.rules = parsed.rules.add(added).rules;
+    if (parsed.rules == old->rules) {
+        out.notes = {{LogLevel::debug,
+                      fmt::format("rules file {}: unchanged, {} rules", context.file, from_file)}};
+        out.snapshot = old;
+        return out;
+    }
     auto made = std::make_shared<Snapshot>(*old);
     made->rules = std::move(parsed.rules);
     ++made->generation;
     out.notes.push_back({LogLevel::info, fmt::format("rules file {}: {} rules read again",
-                                                     context.file, made->rules.size())});
+                                                     context.file, from_file)});
     out.snapshot = std::move(made);
     return out;
 }
@@ -127,6 +144,7 @@ LoadedSnapshot add_rule(const std::shared_ptr<const Snapshot>& old, std::string_
     out.rules_ok = parsed.ok();
     auto made = std::make_shared<Snapshot>(*old);
     made->rules = std::move(parsed.rules);
+    made->added.emplace_back(text);
     ++made->generation;
     out.snapshot = std::move(made);
     return out;

@@ -17,7 +17,8 @@ namespace vma {
 struct Snapshot {
     Options options;
     Rules rules;
-    uint32_t generation = 0;  // counts reloads
+    std::vector<std::string> added;  // texts of add_rule, in order: they outlive a reload
+    uint32_t generation = 0;         // counts changes of the rules
 };
 
 struct LoadedSnapshot {
@@ -39,7 +40,8 @@ Result<std::string> read_rules_file(const std::string& path);
 // says so.
 LoadedSnapshot load_snapshot(std::span<const char* const> environment, const LoadContext&);
 
-// Reads the rules file again. On any error the old rules stay, the snapshot returned is `old` and the notes say why.
+// Reads the rules file again and puts what the program added on top. On any error the old rules stay, the snapshot
+// returned is `old` and the notes say why; also when nothing has changed, with rules_ok.
 LoadedSnapshot reload_rules(const std::shared_ptr<const Snapshot>& old);
 
 // add_conf_rule: a snapshot with the rules of `text` at the head of their lists. When rules_ok is false only the

@@ -31,12 +31,11 @@ void warn_startup(const StartupFacts& f, const LineSink& sink) {
                    "For the usual speed unset VMA_TRACELEVEL, or set it to info;",
                    "VMA_LOG_FILE moves the lines away from the terminal."});
     if (f.needs_locked_memory && f.memlock_hard_limit != UINT64_MAX)
-        box(sink,
-            {fmt::format(
-                 "The hard limit of locked memory is {} KiB; the ring in use wants it unlimited.",
-                 f.memlock_hard_limit / 1024),
-             "Raise it (ulimit -Hl unlimited, or memlock in /etc/security/limits.conf,",
-             "or LimitMEMLOCK=infinity in a unit), or use VMA_RING_KIND=packet."});
+        box(sink, {fmt::format("The hard limit of locked memory is {} KiB; the rings verbs and "
+                               "mlx5 want it unlimited.",
+                               f.memlock_hard_limit / 1024),
+                   "Raise it (ulimit -Hl unlimited, or memlock in /etc/security/limits.conf,",
+                   "or LimitMEMLOCK=infinity in a unit), or use VMA_RING_KIND=packet."});
     const bool netserver =
         !f.argv.empty() && f.argv[0].substr(f.argv[0].rfind('/') + 1) == "netserver";
     if (netserver && !(has_argument(f.argv, "-D") && has_argument(f.argv, "-f"))) {
@@ -47,13 +46,11 @@ void warn_startup(const StartupFacts& f, const LineSink& sink) {
 }
 
 void warn_huge_pages(const HugePageFacts& f, const LineSink& sink) {
-    if (!f.wanted || f.allocated || f.page_bytes == 0) return;
-    const uint64_t needed = (f.needed_bytes + f.page_bytes - 1) / f.page_bytes;
-    box(sink, {fmt::format("No huge pages: {} of {} KiB are needed, {} of {} are free; using {}.",
-                           needed, f.page_bytes / 1024, f.free_pages, f.total_pages, f.fallback),
-               fmt::format("For huge pages: sysctl -w vm.nr_hugepages={}, or smaller VMA_RX_BUFS "
-                           "and VMA_TX_BUFS;",
-                           f.total_pages + (needed > f.free_pages ? needed - f.free_pages : 0)),
+    if (f.asked < 2) return;
+    box(sink, {fmt::format(
+                   "VMA_MEM_ALLOC_TYPE={} asks for huge pages; {} of {} pages of {} KiB are free,",
+                   f.asked, f.free_pages, f.total_pages, f.page_bytes / 1024),
+               "but the rings of this version use ordinary pages. Everything works;",
                "without this message: unset VMA_MEM_ALLOC_TYPE."});
 }
 
@@ -80,63 +77,30 @@ void warn_arp_flux(const ArpFluxFacts& f, const LineSink& sink) {
                      f.interface)});
 }
 
-void warn_missing_capability(const CapabilityFacts& f, const LineSink& sink) {
-    if (f.daemon_reachable) return;
-    box(sink,
-        {fmt::format("No {}: no ring can be opened on {}, its sockets stay with the kernel.",
-                     f.capability, f.interface),
-         "Start the program as root, or start the daemon vmad, or give the file the capabilities:",
-         fmt::format("setcap cap_net_raw,cap_net_admin,cap_bpf+ep {}", f.program)});
+std::string missing_capability_line(const CapabilityFacts& f) {
+    return fmt::format(
+        "interface {}: no ring, its sockets stay with the kernel: {}; start the program as root, "
+        "or "
+        "with ambient capabilities (AmbientCapabilities=CAP_NET_ADMIN CAP_NET_RAW CAP_BPF "
+        "CAP_PERFMON in a unit, setpriv --ambient-caps); those of a file (setcap) make the loader "
+        "ignore LD_PRELOAD",
+        f.interface, f.missing);
 }
 
-void warn_cannot_preload(const PreloadFacts& f, const LineSink& sink) {
-    switch (f.obstacle) {
-        case PreloadFacts::Obstacle::none:
-            return;
-        case PreloadFacts::Obstacle::secure_execution:
-            sink(LogLevel::warning,
-                 fmt::format("{} cannot be preloaded: it is set-user-id or has file capabilities, "
-                             "and the loader then "
-                             "takes libraries from the system directories only; install libvma.so "
-                             "there (set-user-id "
-                             "bit on the library) or start the program as the user it becomes",
-                             f.program));
-            return;
-        case PreloadFacts::Obstacle::statically_linked:
-            sink(LogLevel::warning,
-                 fmt::format(
-                     "{} cannot be preloaded: it is statically linked and uses no shared libc",
-                     f.program));
-            return;
-        case PreloadFacts::Obstacle::other_machine:
-            sink(LogLevel::warning, fmt::format("{} cannot be preloaded: it is built for another "
-                                                "machine or word size than libvma.so",
-                                                f.program));
-            return;
-    }
-}
-
-void warn_pacing(const PacingFacts& f, const LineSink& sink) {
-    if (f.wanted_bytes_per_sec == 0 || (f.device_paces && f.ring_is_per_socket)) return;
-    sink(LogLevel::warning,
-         fmt::format("SO_MAX_PACING_RATE {} bytes/s is not applied by {}: {}",
-                     f.wanted_bytes_per_sec, f.interface,
-                     !f.device_paces
-                         ? "the device cannot pace; packets leave unpaced"
-                         : "pacing needs a ring per socket, set VMA_RING_ALLOCATION_LOGIC_TX=10"));
+std::string pacing_line(int fd, uint64_t bytes_per_sec) {
+    return fmt::format(
+        "fd {}: SO_MAX_PACING_RATE {} bytes/s is not applied by rings to UDP: the socket is handed "
+        "back; the kernel paces it if its interface has the fq qdisc",
+        fd, bytes_per_sec);
 }
 
 void warn_no_daemon(const DaemonFacts& f, const LineSink& sink) {
-    if (f.reachable) return;
-    if (!f.needed) {
-        sink(LogLevel::debug,
-             fmt::format("no daemon in {} (VMA_VMAD_NOTIFY_DIR); none is needed", f.directory));
-        return;
-    }
-    box(sink, {fmt::format("The daemon vmad does not answer in {}; without it there is no {}.",
-                           f.directory, f.needed_for),
-               fmt::format("Start it (systemctl start vmad, or vmad --notify-dir {})", f.directory),
-               "or point VMA_VMAD_NOTIFY_DIR at its directory."});
+    if (!f.asked_for) return;
+    box(sink,
+        {fmt::format("No daemon: this version has no vmad, and nothing is written to {}",
+                     f.directory),
+         "(VMA_VMAD_NOTIFY_DIR). Peers of a process that is killed see a reset when they write;",
+         "a ring needs the capabilities in the process itself."});
 }
 
 }  // namespace vma

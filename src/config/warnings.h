@@ -14,19 +14,17 @@ namespace vma {
 struct StartupFacts {
     LogLevel level = LogLevel::info;
     uint64_t memlock_hard_limit = UINT64_MAX;  // bytes, RLIM_INFINITY = UINT64_MAX
-    bool needs_locked_memory = true;           // a ring that registers memory is in use
+    bool needs_locked_memory = false;  // VMA_RING_KIND asks for a ring that registers memory
     std::vector<std::string> argv;
 };
 // In this order: log level box, locked-memory box, netserver without -D and -f.
 void warn_startup(const StartupFacts&, const LineSink&);
 
+// The rings of this version take ordinary pages.
 struct HugePageFacts {
-    bool wanted = false;  // VMA_MEM_ALLOC_TYPE=2 was set
-    bool allocated = false;
-    uint64_t needed_bytes = 0;
+    int asked = 0;  // VMA_MEM_ALLOC_TYPE as the environment sets it; below 2: not asked for
     uint64_t page_bytes = 2 << 20;
     uint64_t free_pages = 0, total_pages = 0;
-    const char* fallback = "ordinary pages";
 };
 void warn_huge_pages(const HugePageFacts&, const LineSink&);
 
@@ -43,39 +41,19 @@ struct ArpFluxFacts {
 };
 void warn_arp_flux(const ArpFluxFacts&, const LineSink&);
 
+// One line: what the ring says is missing, and how a program gets it.
 struct CapabilityFacts {
-    const char* capability = "CAP_NET_RAW";
     std::string interface;
-    std::string program;  // path for setcap
-    bool daemon_reachable = false;
+    std::string missing;  // sentence of the ring
 };
-void warn_missing_capability(const CapabilityFacts&, const LineSink&);
+std::string missing_capability_line(const CapabilityFacts&);
 
-// set-user-id, set-group-id, file capabilities or a static binary: LD_PRELOAD does nothing there.
-struct PreloadFacts {
-    std::string program;
-    enum class Obstacle : uint8_t {
-        none,
-        secure_execution,
-        statically_linked,
-        other_machine
-    } obstacle = Obstacle::none;
-};
-void warn_cannot_preload(const PreloadFacts&, const LineSink&);
-
-struct PacingFacts {
-    std::string interface;
-    uint64_t wanted_bytes_per_sec = 0;
-    bool device_paces = false;
-    bool ring_is_per_socket = false;  // VMA_RING_ALLOCATION_LOGIC_TX 10
-};
-void warn_pacing(const PacingFacts&, const LineSink&);
+// The rings of this version pace TCP by the stack's own timers and UDP not at all: the socket is handed back.
+std::string pacing_line(int fd, uint64_t bytes_per_sec);
 
 struct DaemonFacts {
-    std::string directory;  // VMA_VMAD_NOTIFY_DIR
-    bool reachable = false;
-    bool needed = false;  // something asked for needs it
-    const char* needed_for = "";
+    std::string directory;   // VMA_VMAD_NOTIFY_DIR
+    bool asked_for = false;  // the environment sets it
 };
 void warn_no_daemon(const DaemonFacts&, const LineSink&);
 

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/own_fd.h"
 #include "base/sys.h"
+#include "engine/rules_watch.h"
 #include "engine/runtime.h"
 
 namespace vma {
@@ -26,6 +27,7 @@ constexpr Duration kAttendIdle =
 constexpr Duration kHousekeeping = Duration::millis(500);
 
 OwnFd g_control;
+RulesWatch g_rules;  // VMA_CONF_WATCH
 pthread_t g_thread;
 std::atomic<bool> g_running{false};
 std::atomic<bool> g_stop{false};
@@ -62,6 +64,8 @@ void turn(Instant& next_housekeeping) {
     pollfd fds[160];
     nfds_t count = 0;
     fds[count++] = {g_control.fd(), POLLIN, 0};
+    // A negative descriptor is none to ppoll.
+    fds[count++] = {g_rules.active() ? g_rules.fd() : -1, POLLIN, 0};
     Instant due = next_housekeeping;
     Runtime::for_each_space([&](NetSpace& space) {
         if (count + 3 > 90) return;
@@ -112,14 +116,28 @@ void turn(Instant& next_housekeeping) {
         sys::read(g_control.fd(), &drained, sizeof drained);
     }
     bool network = monotonic_now() >= due;
-    for (nfds_t i = 1; i < count; i++) network |= fds[i].revents != 0;
+    if (fds[1].revents && g_rules.process()) Runtime::reload_rules(true);
+    for (nfds_t i = 2; i < count; i++) network |= fds[i].revents != 0;
     if (network) Runtime::follow_network();
     for (Shard* shard : Runtime::shards()) shard->run_deadlines();
     Runtime::tick();
+    Runtime::reload_if_asked();
     if (monotonic_now() >= next_housekeeping) {
         next_housekeeping = monotonic_now() + kHousekeeping;
         Runtime::housekeeping();
+        if (g_rules.retry()) Runtime::reload_rules(true);
     }
+}
+
+// A file that changed between its first reading and the watch is read once more; unchanged rules cost nothing.
+void watch_rules(const Options& options) {
+    if (!options.conf_watch) return;
+    const std::string& file = Runtime::snapshot().rules.context().file;
+    if (const Status open = g_rules.open(file); !open)
+        vma_log(warning, "engine",
+                "VMA_CONF_WATCH: cannot watch {} (errno {}{}); vma_stats --reload still works",
+                file, open.error(),
+                open.error() == EMFILE ? ", fs.inotify.max_user_instances" : "");
 }
 
 void* run(void*) {
@@ -127,6 +145,7 @@ void* run(void*) {
     LibraryScope scope;  // every libc call made from here goes straight to libc
     pthread_setname_np(pthread_self(), "vma");
     Instant next_housekeeping = monotonic_now() + kHousekeeping;
+    if (g_rules.active()) Runtime::reload_rules(true);
     while (!g_stop.load(std::memory_order_acquire)) turn(next_housekeeping);
     g_ended.store(1, std::memory_order_release);
     sys::futex(reinterpret_cast<uint32_t*>(&g_ended), 1 /* FUTEX_WAKE */, 1);
@@ -153,6 +172,7 @@ bool InternalThread::start() {
     pthread_attr_setstacksize(&attr, 512 * 1024);
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     const Options& options = Runtime::options();
+    watch_rules(options);
     if (options.is_set(Opt::internal_thread_affinity) && options.internal_thread_affinity != "-1") {
         if (auto cpus = cpus_from_text(options.internal_thread_affinity)) {
             cpu_set_t set;
@@ -173,6 +193,7 @@ bool InternalThread::start() {
             error);
         g_running = false;
         g_control.reset();
+        g_rules.reset();
         return false;
     }
     return true;
@@ -202,6 +223,7 @@ void InternalThread::stop() {
 void InternalThread::forget_in_child() {
     g_running = false;
     g_control.reset();
+    g_rules.reset();
 }
 
 int InternalThread::control_fd() { return g_control.fd(); }

@@ -1,5 +1,5 @@
 // The internal thread: follows the network state, attends shards that no thread of the program attends, keeps neighbours
-// fresh, sweeps the shared hook. It sleeps until one of these has work; an idle process costs a few wake-ups a second.
+// fresh, sweeps the shared hook, reads the rules file again. It sleeps until one of these has work; an idle process costs a few wake-ups a second.
 #pragma once
 
 #include "base/time.h"

@@ -19,6 +19,8 @@
 #include "dev/packet/packet_ring.h"
 #include "engine/internal_thread.h"
 #include "engine/placement.h"
+#include "engine/surroundings.h"
+#include "stats/publisher.h"
 
 extern "C" char** environ;
 
@@ -41,6 +43,7 @@ struct State {
     std::atomic<bool> heavy{false};
     std::atomic<void (*)()> tick{nullptr};
     std::vector<Note> notes;  // of the configuration, logged with the banner
+    std::string reload_said;  // by the last reload
     std::atomic<bool> stopped{false};
 };
 
@@ -57,14 +60,9 @@ std::string program_name() {
 }
 
 std::string command_line() {
-    std::string text;
-    const int fd =
-        int(sys::raw(SYS_openat, AT_FDCWD, sys::ptr("/proc/self/cmdline"), O_RDONLY | O_CLOEXEC));
-    if (fd < 0) return text;
-    char buffer[1024];
-    const ssize_t n = sys::read(fd, buffer, sizeof buffer);
-    sys::close(fd);
-    for (ssize_t i = 0; i < n; i++) text += buffer[i] ? buffer[i] : ' ';
+    std::string text = read_proc("/proc/self/cmdline", 1024);
+    for (char& c : text)
+        if (c == 0) c = ' ';
     while (!text.empty() && text.back() == ' ') text.pop_back();
     return text;
 }
@@ -131,9 +129,34 @@ Status Runtime::add_rule(const char* text) {
     return {};
 }
 
+// Lock `control` held. asked: see stats::reload_asked().
+void Runtime::reload_locked(uint64_t asked, bool by_itself) {
+    State& s = state();
+    LoadedSnapshot loaded = vma::reload_rules(s.kept.back());
+    std::string said;
+    for (const Note& note : loaded.notes) said += (said.empty() ? "" : "; ") + note.text;
+    if (!by_itself || loaded.rules_ok || said != s.reload_said)
+        for (const Note& note : loaded.notes) log_text(note.level, note.text);
+    if (loaded.snapshot != s.kept.back()) publish(loaded.snapshot);
+    stats::set_rules(asked, {loaded.snapshot->generation, uint32_t(loaded.snapshot->rules.size()),
+                             loaded.rules_ok, said});
+    s.reload_said = std::move(said);
+}
+
+void Runtime::reload_rules(bool by_itself) {
+    std::lock_guard guard(state().control);
+    reload_locked(0, by_itself);
+}
+
+void Runtime::reload_if_asked() {
+    if (stats::reload_asked() == 0 || !started()) return;
+    std::lock_guard guard(state().control);
+    if (const uint64_t asked = stats::reload_asked()) reload_locked(asked, false);
+}
+
 void Runtime::heavy_start() {
     State& s = state();
-    if (s.heavy.load(std::memory_order_acquire)) return;
+    if (s.heavy.load(std::memory_order_acquire)) return reload_if_asked();
     std::lock_guard guard(s.control);
     if (s.heavy.load(std::memory_order_relaxed)) return;
     const LineSink sink = [](LogLevel level, std::string_view line) { log_text(level, line); };
@@ -149,10 +172,9 @@ void Runtime::heavy_start() {
     print_banner(options(), facts, sink);
     for (const Note& note : s.notes) log_text(note.level, note.text);
     s.notes.clear();
-    StartupFacts startup;
-    startup.level = options().tracelevel;
-    startup.needs_locked_memory = false;  // no ring of this build registers memory
-    warn_startup(startup, sink);
+    warn_at_start(options(), sink);
+    // Only this needs the thread before a socket is decided.
+    if (options().conf_watch) InternalThread::start();
     s.heavy.store(true, std::memory_order_release);
 }
 
@@ -257,13 +279,18 @@ Shard* NetSpace::shard(int ifindex, Reason* why) {
     if (shard == nullptr) {
         entry->failed = *why;
         entry->failed_generation = generation();
-        vma_log(warning, "engine", "interface {}: no ring, its sockets stay with the kernel: {}",
-                interface->name, text);
+        if (*why == Reason::capability)
+            text = missing_capability_line({interface->name, text});
+        else
+            text = "interface " + interface->name +
+                   ": no ring, its sockets stay with the kernel: " + text;
+        vma_log(warning, "engine", "{}", text);
     } else {
         entry->shard = shard;
         s.shards[shards] = shard;
         s.shard_count.store(shards + 1, std::memory_order_release);
         vma_log(debug, "engine", "interface {}: {} ring open", interface->name, shard->ring_kind());
+        warn_of_arp_flux(*view, *interface);
     }
     entry_count_.store(std::max(count, unsigned(entry - entries_) + 1), std::memory_order_release);
     if (shard) InternalThread::poke();

@@ -66,7 +66,13 @@ class Runtime {
     static const Snapshot& snapshot();
     static Status add_rule(const char* text);  // extra API; EINVAL when it does not parse
 
-    // Banner, warnings and the internal thread: at the first AF_INET socket. Cheap when done.
+    // Reads the rules file again: a snapshot swap, decided sockets keep what they were decided by. `by_itself`: the file
+    // changed, nobody asked; what is said is then not repeated.
+    static void reload_rules(bool by_itself);
+    // The same when a viewer asks for it (statistics page). Any thread; two loads when nobody does.
+    static void reload_if_asked();
+
+    // Banner, warnings and the internal thread: at the first AF_INET socket. Later calls: reload_if_asked().
     static void heavy_start();
 
     // The namespace of socket `fd`, entered now if it is new and equals the calling thread's. Null: *why.
@@ -94,6 +100,7 @@ class Runtime {
     static void stop();
 
   private:
+    static void reload_locked(uint64_t asked, bool by_itself);
     static unsigned space_count();
     static NetSpace* space(unsigned i);
 };

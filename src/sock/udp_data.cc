@@ -229,7 +229,7 @@ UdpSocket::Destination UdpSocket::resolve(int fd, const Endpoint& to) {
     d.generation = space_->generation();
     d.neighbor_generation = space_->monitor().neighbor_generation();
     const auto view = space_->monitor().view();
-    if (!Runtime::snapshot().rules.decide(Role::udp_sender, to).offload) {
+    if (!decided_by().decide(Role::udp_sender, to).offload) {
         d.why = Reason::rule;
         return d;
     }

@@ -7,6 +7,8 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "config/warnings.h"
+#include "engine/surroundings.h"
 #include "sock/udp_socket.h"
 
 #ifndef SO_BINDTOIFINDEX
@@ -66,6 +68,33 @@ bool on(const void* value, socklen_t len) {
     return number != 0;
 }
 
+bool joins(int level, int name) {
+    return level == IPPROTO_IP && (name == IP_ADD_MEMBERSHIP || name == IP_ADD_SOURCE_MEMBERSHIP ||
+                                   name == MCAST_JOIN_GROUP || name == MCAST_JOIN_SOURCE_GROUP);
+}
+
+// The group of a join that the kernel has accepted, or an address that is none.
+IpAddr group_of(int name, const void* value, socklen_t len) {
+    if (name == MCAST_JOIN_GROUP || name == MCAST_JOIN_SOURCE_GROUP) {
+        // group_req and group_source_req begin alike.
+        group_req request{};
+        if (len < sizeof request) return IpAddr::any_v4();
+        std::memcpy(&request, value, sizeof request);
+        sockaddr_in in{};
+        std::memcpy(&in, &request.gr_group, sizeof in);
+        return in.sin_family == AF_INET ? IpAddr::v4_bytes(&in.sin_addr) : IpAddr::any_v4();
+    }
+    // ip_mreq, ip_mreqn and ip_mreq_source all begin with the group.
+    return len >= 4 ? IpAddr::v4_bytes(value) : IpAddr::any_v4();
+}
+
+// SO_MAX_PACING_RATE: 4 or 8 bytes.
+uint64_t rate_of(const void* value, socklen_t len) {
+    uint64_t rate = 0;
+    if (len >= 4) std::memcpy(&rate, value, len >= 8 ? 8 : 4);
+    return rate;
+}
+
 }  // namespace
 
 Outcome UdpSocket::set_option(int fd, int level, int name, const void* value, socklen_t len) {
@@ -81,6 +110,7 @@ Outcome UdpSocket::set_option(int fd, int level, int name, const void* value, so
     };
     switch (effect) {
         case Effect::mirror:
+            if (joins(level, name)) warn_of_igmp(group_of(name, value, len), Runtime::options());
             break;
         case Effect::transmit:
         case Effect::receive:
@@ -129,6 +159,8 @@ Outcome UdpSocket::set_option(int fd, int level, int name, const void* value, so
             want(kWantOrigDst);
             break;
         case Effect::to_kernel:
+            if (level == SOL_SOCKET && name == SO_MAX_PACING_RATE)
+                vma_log(warning, "sock", "{}", pacing_line(fd, rate_of(value, len)));
             vma_log(
                 info, "sock",
                 "fd {}: socket option level {} name {} is the kernel's: the socket is handed back",

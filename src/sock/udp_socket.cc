@@ -96,8 +96,17 @@ bool UdpSocket::settle(int fd, bool sending) {
     return state() == SocketState::offloaded;
 }
 
+const Rules& UdpSocket::decided_by() {
+    const Rules* rules = decided_by_.load(std::memory_order_acquire);
+    if (rules == nullptr) {
+        const Rules* now = &Runtime::snapshot().rules;
+        rules = decided_by_.compare_exchange_strong(rules, now) ? now : rules;
+    }
+    return *rules;
+}
+
 Reason UdpSocket::receive_obstacle(int fd, NetSpace& space) {
-    const Rules& rules = Runtime::snapshot().rules;
+    const Rules& rules = decided_by();
     const auto view = space.monitor().view();
     if (remote_.port == 0 && int_option(fd, SOL_SOCKET, SO_REUSEPORT))
         return Reason::reuseport_shared;
@@ -225,7 +234,7 @@ void UdpSocket::decide_receive(int fd) {
     steered_generation_ = space_->monitor().generation();
     unsigned served = 0;
     if (why == Reason::none) {
-        const Rules& rules = Runtime::snapshot().rules;
+        const Rules& rules = decided_by();
         int route_oif = 0;
         if (remote_.port != 0) {
             RouteQuery query;

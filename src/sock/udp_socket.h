@@ -101,6 +101,7 @@ class UdpSocket final : public Socket {
 
     void decide_receive(int fd);
     Reason receive_obstacle(int fd, NetSpace& space);
+    const Rules& decided_by();
     void drop_steering();
     void leave_shards();
     bool be_present(Shard& shard, const Endpoint& local, const Endpoint& remote,
@@ -119,6 +120,8 @@ class UdpSocket final : public Socket {
     int take_twin_error(int fd);
 
     NetSpace* space_ = nullptr;
+    // The rules in force at the first decision: they hold for this socket also when it is decided again.
+    std::atomic<const Rules*> decided_by_{nullptr};
     Endpoint local_,
         remote_;  // as getsockname/getpeername of the twin say; remote_.port 0: not connected
     bool reuseport_ = false;

@@ -10,8 +10,8 @@
 // before and after (reader.h). A row of a kind that a viewer does not know is skipped by its segment's row_size; any
 // change of what is written here is a new kVersion.
 //
-// Neither side trusts the page: the library follows nothing that it reads back, and uses Control::request only as a number
-// that has changed; a viewer checks each size and offset before it follows it.
+// Neither side trusts the page: the library follows nothing that it reads back, and uses the words of Control only as numbers
+// that have changed; a viewer checks each size and offset before it follows it.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@
 namespace vma::stats {
 
 inline constexpr char kMagic[8] = {'V', 'M', 'A', 'S', 'T', 'A', 'T', '\n'};
-inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kVersion = 2;
 inline constexpr size_t kHeaderBytes = 4096;
 inline constexpr size_t kControlOffset = 4096;
 inline constexpr size_t kFirstSegment = 8192;
@@ -59,6 +59,13 @@ struct Header {
     uint32_t segment_count = 0;  // written last when a segment is added
     uint64_t answered = 0;       // Control::request that the last publication answers
     uint64_t published_ns = 0;   // CLOCK_MONOTONIC of that publication, 0: none yet
+    // The rules file, as it was last read again; written before rules_answered.
+    uint64_t rules_answered = 0;    // Control::reload that this is the answer to
+    uint32_t rules_generation = 0;  // counts changes since the start: reloads and add_conf_rule
+    uint32_t rules_count = 0;
+    uint32_t rules_ok = 0;  // 0: the file could not be used, the rules before it stay in force
+    uint32_t rules_unused = 0;
+    char rules_text[512] = {};  // what the log said last, NUL padded; empty: not read again yet
     Segment segments[kMaxSegments];
 };
 
@@ -67,6 +74,9 @@ struct Control {
     // A viewer that wants fresh counters stores a value one above the one it finds. Counters and queues are published
     // while the last change is younger than kReaderActive; states, reasons and addresses at once, always.
     uint64_t request = 0;
+    // Likewise, to have the rules file read again. Looked at by the internal thread in the turns it makes anyway, and by
+    // every call of socket().
+    uint64_t reload = 0;
 };
 
 // Values of SocketIdentity::path; who serves the socket.

@@ -66,7 +66,7 @@ struct State {
     uint32_t* next_free[Table::kSegments] = {};
     uint32_t free_row = UINT32_MAX;
     // Requests of viewers.
-    uint64_t request = 0;
+    uint64_t request = 0, reload = 0;
     Instant reader_until, last_published;
 };
 
@@ -162,7 +162,7 @@ void unmap(State& s) {
     s.file_size = 0;
     s.segments = 0;
     s.free_row = UINT32_MAX;
-    s.request = 0;
+    s.request = s.reload = 0;
     s.reader_until = s.last_published = {};
     s.epoch++;
 }
@@ -283,6 +283,13 @@ void copy_text(char* out, size_t room, std::string_view text) {
     std::memset(out + n, 0, room - n);
 }
 
+Control& control_of(State& s) {
+    return *reinterpret_cast<Control*>(reinterpret_cast<char*>(s.header) + kControlOffset);
+}
+uint64_t asked_in(uint64_t& word) {
+    return std::atomic_ref<uint64_t>(word).load(std::memory_order_acquire);
+}
+
 }  // namespace
 
 void configure(std::string_view directory, std::string_view program, std::string_view library) {
@@ -376,9 +383,7 @@ bool due(Instant now) {
     SpinGuard guard(s.lock);
     if (s.header == nullptr) return false;
     if (s.header->publishing == 0) put(s.header->publishing, 1u);
-    auto* control = reinterpret_cast<Control*>(reinterpret_cast<char*>(s.header) + kControlOffset);
-    const uint64_t request =
-        std::atomic_ref<uint64_t>(control->request).load(std::memory_order_acquire);
+    const uint64_t request = asked_in(control_of(s).request);
     if (request != s.request) {
         if (s.last_published.ns != 0 && now - s.last_published < kAnswerGap) return false;
         s.request = request;
@@ -395,6 +400,27 @@ void published(Instant now) {
     s.last_published = now;
     put(s.header->published_ns, uint64_t(now.ns));
     put(s.header->answered, s.request, std::memory_order_release);
+}
+
+uint64_t reload_asked() {
+    State& s = settled();
+    SpinGuard guard(s.lock);
+    if (s.header == nullptr) return 0;
+    const uint64_t asked = asked_in(control_of(s).reload);
+    return asked == s.reload ? 0 : asked;
+}
+
+void set_rules(uint64_t asked, const RulesState& rules) {
+    State& s = settled();
+    SpinGuard guard(s.lock);
+    if (s.header == nullptr) return;
+    put(s.header->rules_generation, rules.generation);
+    put(s.header->rules_count, rules.count);
+    put(s.header->rules_ok, uint32_t(rules.ok));
+    copy_text(s.header->rules_text, sizeof s.header->rules_text, rules.text);
+    if (asked == 0) return;
+    s.reload = asked;
+    put(s.header->rules_answered, asked, std::memory_order_release);
 }
 
 void withdraw(bool for_good) {

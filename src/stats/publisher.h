@@ -45,6 +45,17 @@ void set_ring(unsigned index, const RingIdentity& id, const RingNumbers& numbers
 bool due(Instant now);
 void published(Instant now);
 
+// How reading the rules file again went.
+struct RulesState {
+    uint32_t generation = 0, count = 0;
+    bool ok = true;
+    std::string_view text;  // cut to what the page holds
+};
+// The number under which a viewer asks for the rules file to be read again; 0: nobody does. Cheap, any thread.
+uint64_t reload_asked();
+// Shows `state` and answers request `asked` (0: none, the file changed by itself).
+void set_rules(uint64_t asked, const RulesState& state);
+
 // Removes the file: the process exits or becomes another program. `for_good`: no page is made any more.
 void withdraw(bool for_good);
 void forget_in_child();  // first act of a forked child

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/process.h"
+#include "stats/preload.h"
 
 namespace vma::stats {
 namespace {
@@ -100,6 +101,7 @@ PageFile::PageFile(PageFile&& other) noexcept
       start_ticks_(other.start_ticks_),
       pid_namespace_(other.pid_namespace_),
       asked_(other.asked_),
+      asked_reload_(other.asked_reload_),
       name_(std::move(other.name_)) {}
 
 PageFile::~PageFile() {
@@ -119,10 +121,7 @@ std::optional<PageFile> PageFile::open(const std::string& directory, uint32_t pi
         page.fd_ = ::open(page.name_.c_str(), O_RDONLY | kFlags);
     }
     if (page.fd_ < 0) {
-        *why = errno == ENOENT
-                   ? fmt::format(
-                         "process {} has no page ({}): it is not preloaded, or has made no socket",
-                         pid, page.name_)
+        *why = errno == ENOENT  ? fmt::format("no page {}: {}", page.name_, why_no_page(pid))
                : errno == ELOOP ? fmt::format("{} is a symbolic link: not a page", page.name_)
                                 : fmt::format("{}: {}", page.name_, errno_text(errno));
         return std::nullopt;
@@ -217,23 +216,31 @@ bool PageFile::read(Snapshot& out, std::string* why) const {
     return true;
 }
 
-int PageFile::request() {
+// Stores one more than it finds in the word of Control at `word`.
+int PageFile::ask(size_t word, uint64_t& asked) {
     if (!writable_) return EROFS;
     Header header;
     uint64_t now = 0;
-    const auto at = off_t(kControlOffset + offsetof(Control, request));
+    const auto at = off_t(kControlOffset + word);
     std::string why;
     if (!read_header(header, &why) || !read_all(fd_, &now, sizeof now, uint64_t(at))) return EIO;
-    asked_ = now + 1;
-    if (pwrite(fd_, &asked_, sizeof asked_, at) != ssize_t(sizeof asked_))
-        return errno ? errno : EIO;
+    asked = now + 1;
+    if (pwrite(fd_, &asked, sizeof asked, at) != ssize_t(sizeof asked)) return errno ? errno : EIO;
     return header.publishing ? 0 : EAGAIN;
 }
+
+int PageFile::request() { return ask(offsetof(Control, request), asked_); }
+int PageFile::request_reload() { return ask(offsetof(Control, reload), asked_reload_); }
 
 bool PageFile::answered() const {
     Header header;
     std::string why;
     return read_header(header, &why) && header.answered >= asked_;
+}
+
+bool PageFile::reload_answered(Header& header) const {
+    std::string why;
+    return read_header(header, &why) && header.rules_answered >= asked_reload_;
 }
 
 bool PageFile::process_lives() const {

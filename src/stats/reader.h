@@ -39,6 +39,10 @@ class PageFile {
     int request();
     // True once the last request was answered.
     bool answered() const;
+    // Asks the process to read its rules file again. As request(); EAGAIN: it will at its next socket.
+    int request_reload();
+    // True once that was done: then `header` says how it went.
+    bool reload_answered(Header& header) const;
     // The process is there and is the one that made the page.
     bool process_lives() const;
     uint32_t pid() const { return pid_; }
@@ -46,11 +50,12 @@ class PageFile {
   private:
     PageFile() = default;
     bool read_header(Header& out, std::string* why) const;
+    int ask(size_t word, uint64_t& asked);
     int fd_ = -1;
     uint32_t pid_ = 0;
     bool writable_ = false;
     uint64_t start_ticks_ = 0, pid_namespace_ = 0;
-    uint64_t asked_ = 0;
+    uint64_t asked_ = 0, asked_reload_ = 0;
     std::string name_;  // for messages
 };
 

@@ -89,6 +89,13 @@ Json ring_of(const RingRow& ring, uint32_t drop_reasons) {
             {"drops", std::move(drops)}};
 }
 
+Json rules_of(const Header& h) {
+    return {{"generation", h.rules_generation},
+            {"read_again", h.rules_text[0] != '\0'},
+            {"ok", h.rules_text[0] == '\0' || h.rules_ok != 0},
+            {"text", printable(h.rules_text, sizeof h.rules_text)}};
+}
+
 }  // namespace
 
 std::string to_json(const std::vector<Process>& processes) {
@@ -102,6 +109,7 @@ std::string to_json(const std::vector<Process>& processes) {
                        {"program", p.page.program},
                        {"library", printable(p.page.header.library, sizeof p.page.header.library)},
                        {"published_ns", p.page.header.published_ns},
+                       {"rules", rules_of(p.page.header)},
                        {"sockets", std::move(sockets)},
                        {"rings", std::move(rings)}});
     }

@@ -8,6 +8,7 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,13 +24,14 @@ using std::chrono::milliseconds;
 // An idle process turns four times a second; one that is stopped never does.
 constexpr milliseconds kAnswerWithin{1000};
 constexpr milliseconds kLookEvery{2};
+constexpr milliseconds kReloadWithin{3000};
 constexpr unsigned kHeaderEvery = 24;  // lines of view 1
 
 struct Options {
     uint32_t pid = 0;
     std::string name;
     std::string directory = "/tmp/";
-    bool first = false, forbid_clean = false, json = false, version = false;
+    bool first = false, forbid_clean = false, json = false, version = false, reload = false;
     unsigned interval_s = 1, cycles = 0;
     int view = 1;
 };
@@ -61,6 +63,41 @@ void refresh(PageFile& page) {
         }
         std::this_thread::sleep_for(kLookEvery);
     }
+}
+
+// Has a process read its rules file again, and tells how that went. 0: the rules are in force, or will be.
+int reload(PageFile& page) {
+    const int error = page.request_reload();
+    if (error == EAGAIN) {
+        print(
+            fmt::format("process {}: will read its rules again at its next socket\n", page.pid()));
+        return 0;
+    }
+    if (error != 0) {
+        say(fmt::format("process {} cannot be asked: {}", page.pid(),
+                        error == EROFS ? "no write access to its page" : std::strerror(error)));
+        return 1;
+    }
+    Header header;
+    const auto end = std::chrono::steady_clock::now() + kReloadWithin;
+    while (!page.reload_answered(header)) {
+        if (!page.process_lives() || std::chrono::steady_clock::now() >= end) {
+            say(fmt::format("process {} does not answer ({})", page.pid(),
+                            page.process_lives() ? "stopped?" : "it has ended"));
+            return 1;
+        }
+        std::this_thread::sleep_for(kLookEvery);
+    }
+    const std::string text =
+        fmt::format("process {}: {} (generation {}, {} rules in force)\n", page.pid(),
+                    printable(header.rules_text, sizeof header.rules_text), header.rules_generation,
+                    header.rules_count);
+    if (!header.rules_ok) {
+        std::fputs(text.c_str(), stderr);
+        return 1;
+    }
+    print(text);
+    return 0;
 }
 
 bool look(PageFile& page, Process& out, std::string* why) {
@@ -180,6 +217,8 @@ int main(int argc, char** argv) {
                    "1: counters of each socket; 5: like netstat, all processes, once")
         ->check(CLI::IsMember({1, 5}))
         ->capture_default_str();
+    auto* reloading = app.add_flag("--reload", options.reload,
+                                   "has the process read its rules file (VMA_CONFIG_FILE) again");
     app.add_flag("--json", options.json, "everything as JSON, once");
     auto* explaining = app.add_subcommand(
         "explain", "one line per socket: offloaded over which ring, or kernel and why");
@@ -195,11 +234,23 @@ int main(int argc, char** argv) {
         std::fputs(app.help().c_str(), stderr);
         return 1;
     }
+    if (options.reload && options.pid == 0 && options.name.empty()) {
+        say(reloading->get_name() + " needs -p or -n");
+        std::fputs(app.help().c_str(), stderr);
+        return 1;
+    }
     if (options.version) {
         print(fmt::format("vma_stats, page layout {}\n", kVersion));
         return 0;
     }
     if (!options.forbid_clean) remove_stale_pages(options.directory);
+    if (options.reload) {
+        std::vector<PageFile> pages = select(options, true);
+        int status = pages.empty() ? 1 : 0;
+        if (pages.empty()) say(fmt::format("no preloaded process found in {}", options.directory));
+        for (PageFile& page : pages) status |= reload(page);
+        return status;
+    }
     if (explaining->parsed() || options.json || options.view == 5)
         return show_once(options, explaining->parsed());
     return show_basic(options, app);

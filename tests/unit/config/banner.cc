@@ -279,23 +279,20 @@ TEST(Warnings, Netserver) {
 
 TEST(Warnings, HugePagesWithCountsAndFallback) {
     HugePageFacts f;
-    f.needed_bytes = 100 * 2048 * 1024 + 1;
     f.free_pages = 10;
     f.total_pages = 30;
-    Lines unwanted;
-    warn_huge_pages(f, unwanted.sink());
-    EXPECT_EQ(unwanted.size(), 0u);
-    f.wanted = true;
+    for (const int quiet : {0, 1}) {
+        f.asked = quiet;
+        Lines l;
+        warn_huge_pages(f, l.sink());
+        EXPECT_EQ(l.size(), 0u);
+    }
+    f.asked = 2;
     Lines l;
     warn_huge_pages(f, l.sink());
-    EXPECT_THAT(l.all(),
-                HasSubstr("101 of 2048 KiB are needed, 10 of 30 are free; using ordinary pages"));
-    EXPECT_THAT(l.all(), HasSubstr("vm.nr_hugepages=121"));
-    EXPECT_THAT(l.all(), HasSubstr("VMA_MEM_ALLOC_TYPE"));
-    f.allocated = true;
-    Lines got;
-    warn_huge_pages(f, got.sink());
-    EXPECT_EQ(got.size(), 0u);
+    EXPECT_THAT(l.all(), HasSubstr("VMA_MEM_ALLOC_TYPE=2 asks for huge pages; 10 of 30 pages of "
+                                   "2048 KiB are free"));
+    EXPECT_THAT(l.all(), HasSubstr("use ordinary pages"));
 }
 
 TEST(Warnings, IgmpAndItsSuppression) {
@@ -321,53 +318,21 @@ TEST(Warnings, ArpFlux) {
 }
 
 TEST(Warnings, MissingCapability) {
-    Lines l;
-    warn_missing_capability({"CAP_NET_RAW", "eth1", "/usr/bin/prog", false}, l.sink());
-    EXPECT_THAT(l.all(), HasSubstr("No CAP_NET_RAW"));
-    EXPECT_THAT(l.all(), HasSubstr("setcap cap_net_raw,cap_net_admin,cap_bpf+ep /usr/bin/prog"));
-    Lines quiet;
-    warn_missing_capability({"CAP_NET_RAW", "eth1", "/usr/bin/prog", true}, quiet.sink());
-    EXPECT_EQ(quiet.size(), 0u);
-}
-
-TEST(Warnings, CannotPreload) {
-    using Obstacle = PreloadFacts::Obstacle;
-    const std::pair<Obstacle, const char*> table[] = {
-        {Obstacle::secure_execution, "set-user-id"},
-        {Obstacle::statically_linked, "statically linked"},
-        {Obstacle::other_machine, "another machine"}};
-    for (const auto& [obstacle, text] : table) {
-        Lines l;
-        warn_cannot_preload({"/bin/prog", obstacle}, l.sink());
-        EXPECT_EQ(l.size(), 1u);
-        EXPECT_THAT(l.all(), HasSubstr("/bin/prog cannot be preloaded"));
-        EXPECT_THAT(l.all(), HasSubstr(text));
-    }
-    Lines quiet;
-    warn_cannot_preload({"/bin/prog", Obstacle::none}, quiet.sink());
-    EXPECT_EQ(quiet.size(), 0u);
+    const std::string line = missing_capability_line({"eth1", "CAP_NET_RAW is needed"});
+    EXPECT_THAT(line, HasSubstr("interface eth1: no ring"));
+    EXPECT_THAT(line, HasSubstr("CAP_NET_RAW is needed; start the program as root"));
+    EXPECT_THAT(line, HasSubstr("ambient capabilities"));
 }
 
 TEST(Warnings, PacingAndDaemon) {
-    Lines l;
-    warn_pacing({"eth1", 1000, false, true}, l.sink());
-    EXPECT_THAT(l.all(), HasSubstr("cannot pace"));
-    warn_pacing({"eth1", 1000, true, false}, l.sink());
-    EXPECT_THAT(l.all(), HasSubstr("VMA_RING_ALLOCATION_LOGIC_TX=10"));
-    EXPECT_EQ(l.size(), 2u);
-    warn_pacing({"eth1", 1000, true, true}, l.sink());
-    warn_pacing({"eth1", 0, false, false}, l.sink());
-    EXPECT_EQ(l.size(), 2u);
-
+    EXPECT_THAT(pacing_line(7, 1000), HasSubstr("fd 7: SO_MAX_PACING_RATE 1000 bytes/s"));
     Lines d;
-    warn_no_daemon({"/tmp/vma", false, true, "failover of a virtual function"}, d.sink());
-    EXPECT_THAT(d.all(), HasSubstr("vmad --notify-dir /tmp/vma"));
+    warn_no_daemon({"/tmp/vma", true}, d.sink());
+    EXPECT_THAT(d.all(), HasSubstr("nothing is written to /tmp/vma"));
     EXPECT_EQ(d.at(LogLevel::warning).size(), 5u);
     Lines quiet;
-    warn_no_daemon({"/tmp/vma", false, false, ""}, quiet.sink());
-    warn_no_daemon({"/tmp/vma", true, true, ""}, quiet.sink());
-    EXPECT_THAT(quiet.at(LogLevel::warning), IsEmpty());
-    EXPECT_EQ(quiet.at(LogLevel::debug).size(), 1u);
+    warn_no_daemon({"/tmp/vma", false}, quiet.sink());
+    EXPECT_EQ(quiet.size(), 0u);
 }
 
 std::filesystem::path source_root() {
@@ -394,8 +359,9 @@ TEST(Documents, HelpNamesEveryVariable) {
 TEST(Documents, TroubleshootingExplainsEveryWarning) {
     const std::string text = file_text(source_root() / "docs/TROUBLESHOOTING.md");
     for (const char* key : {"The log level is", "hard limit of locked memory", "netserver forks",
-                            "No huge pages", "speaks IGMPv", "may answer ARP", "No CAP_",
-                            "cannot be preloaded", "is not applied by", "does not answer in"})
+                            "asks for huge pages", "speaks IGMPv", "may answer ARP",
+                            "no ring, its sockets", "cannot be preloaded", "is not applied by",
+                            "No daemon", "has no effect in this version", "the old rules stay"})
         EXPECT_THAT(text, HasSubstr(key));
 }
 
@@ -455,6 +421,72 @@ TEST_F(SnapshotFiles, ReloadSwapsGoodFilesAndKeepsTheOldOnError) {
 
     std::filesystem::remove(path());
     EXPECT_EQ(reload_rules(second.snapshot).snapshot, second.snapshot);
+}
+
+TEST_F(SnapshotFiles, ReloadOfTheSameRulesChangesNothing) {
+    write("use os tcp_server *:80\n");
+    const LoadedSnapshot first = load();
+    const LoadedSnapshot again = reload_rules(first.snapshot);
+    EXPECT_TRUE(again.rules_ok);
+    EXPECT_EQ(again.snapshot, first.snapshot);
+    ASSERT_EQ(again.notes.size(), 1u);
+    EXPECT_EQ(again.notes[0].level, LogLevel::debug);
+}
+
+TEST_F(SnapshotFiles, AddedRulesOutliveAReload) {
+    write("use os tcp_server *:80\nuse vma tcp_server *:82\n");
+    const LoadedSnapshot added = add_rule(load().snapshot, "use os tcp_server *:81-82");
+    ASSERT_TRUE(added.rules_ok);
+    write("use os tcp_server *:83\nuse vma tcp_server *:82-83\n");
+    const LoadedSnapshot second = reload_rules(added.snapshot);
+    EXPECT_TRUE(second.rules_ok);
+    EXPECT_EQ(second.snapshot->generation, 2u);
+    EXPECT_TRUE(offloads(second, 80));
+    EXPECT_FALSE(offloads(second, 81));
+    EXPECT_FALSE(offloads(second, 82));  // what the program added stands before the file
+    EXPECT_FALSE(offloads(second, 83));  // the file's own order stays
+}
+
+TEST_F(SnapshotFiles, ARelativeNameIsThatOfTheStart) {
+    write("use os tcp_server *:80\n");
+    const std::string before = std::filesystem::current_path();
+    std::filesystem::current_path(directory_);
+    const char* environment[] = {"VMA_CONFIG_FILE=rules"};
+    const LoadedSnapshot first = load_snapshot(environment, {{}, "prog"});
+    std::filesystem::current_path("/");
+    write("use os tcp_server *:81\n");
+    const LoadedSnapshot second = reload_rules(first.snapshot);
+    std::filesystem::current_path(before);
+    EXPECT_TRUE(second.rules_ok);
+    EXPECT_FALSE(offloads(second, 81));
+}
+
+TEST_F(SnapshotFiles, VariablesWithoutEffectAreTold) {
+    write("");
+    const std::string variable = "VMA_CONFIG_FILE=" + path();
+    unsigned planned = 0;
+    for (const OptionRow& row : option_rows()) {
+        if (row.effect != OptionEffect::planned) continue;
+        planned++;
+        const std::string set = std::string(row.name) + "=" + option_default_text(row, true);
+        const char* environment[] = {variable.c_str(), set.c_str()};
+        const LoadedSnapshot s = load_snapshot(environment, {{}, "prog"});
+        std::string all;
+        for (const Note& n : s.notes) all += n.text + "\n";
+        // These two have boxes of their own with the banner.
+        const bool own = row.id == Opt::vmad_notify_dir || row.id == Opt::mem_alloc_type;
+        EXPECT_EQ(all.find(std::string(row.name) + "=") != std::string::npos &&
+                      all.find("has no effect in this version (planned: ") != std::string::npos,
+                  !own)
+            << row.name << ": " << all;
+    }
+    EXPECT_GT(planned, 20u);
+    const char* profile[] = {variable.c_str(), "VMA_SPEC=latency"};
+    const LoadedSnapshot s = load_snapshot(profile, {{}, "prog"});
+    ASSERT_FALSE(s.notes.empty());
+    EXPECT_THAT(s.notes.back().text,
+                testing::ContainsRegex("VMA_SPEC=latency: [0-9]+ of its [0-9]+ "
+                                       "values have no effect in this version"));
 }
 
 TEST_F(SnapshotFiles, ABrokenFileAtStartKeepsTheRulesBeforeTheError) {

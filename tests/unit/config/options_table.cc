@@ -2,8 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <set>
+#include <sstream>
 
 #include "config/option_value.h"
 #include "config/options.h"
@@ -212,150 +215,29 @@ TEST(OptionTable, RowsAreSound) {
     for (const OptionGone& g : options_gone()) EXPECT_TRUE(names.insert(g.name).second) << g.name;
 }
 
-// The variables users know: VMA 9.8's and the removed ones, typed independently of the table.
+std::filesystem::path source_root() {
+    return std::filesystem::path(__FILE__).parent_path().parent_path().parent_path().parent_path();
+}
+
+// The variables users know against the registry and the document, in both directions.
 TEST(OptionTable, KnowsEveryVariableOfVma) {
     std::set<std::string> known;
-    for (const OptionRow& row : option_rows()) known.insert(row.name + 4);
-    for (const OptionAlias& a : option_aliases()) known.insert(a.name + 4);
-    for (const OptionGone& g : options_gone()) known.insert(g.name + 4);
-    for (const char* name : {"TRACELEVEL",
-                             "LOG_DETAILS",
-                             "LOG_COLORS",
-                             "LOG_FILE",
-                             "STATS_FILE",
-                             "STATS_SHMEM_DIR",
-                             "STATS_FD_NUM",
-                             "LOG_CB_FUNC_PTR",
-                             "VMAD_NOTIFY_DIR",
-                             "CPU_USAGE_STATS",
-                             "CONFIG_FILE",
-                             "APPLICATION_ID",
-                             "SPEC",
-                             "SPEC_PARAM1",
-                             "SPEC_PARAM2",
-                             "OFFLOADED_SOCKETS",
-                             "HANDLE_SIGINTR",
-                             "HANDLE_SIGSEGV",
-                             "EXCEPTION_HANDLING",
-                             "FORK",
-                             "CLOSE_ON_DUP2",
-                             "DEFERRED_CLOSE",
-                             "ALLOW_PRIVILEGED_SOCK_OPT",
-                             "AVOID_SYS_CALLS_ON_TCP_FD",
-                             "TRIGGER_DUMMY_SEND_GETSOCKNAME",
-                             "SOCKETXTREME",
-                             "RING_ALLOCATION_LOGIC_TX",
-                             "RING_ALLOCATION_LOGIC_RX",
-                             "RING_MIGRATION_RATIO_TX",
-                             "RING_MIGRATION_RATIO_RX",
-                             "RING_LIMIT_PER_INTERFACE",
-                             "RING_DEV_MEM_TX",
-                             "TX_SEGS_TCP",
-                             "TX_BUFS",
-                             "TX_WRE",
-                             "TX_WRE_BATCHING",
-                             "TX_MAX_INLINE",
-                             "TX_MC_LOOPBACK",
-                             "TX_NONBLOCKED_EAGAINS",
-                             "TX_PREFETCH_BYTES",
-                             "RX_BUFS",
-                             "RX_WRE",
-                             "RX_WRE_BATCHING",
-                             "RX_BYTES_MIN",
-                             "RX_POLL",
-                             "RX_POLL_INIT",
-                             "RX_UDP_POLL_OS_RATIO",
-                             "RX_POLL_OS_RATIO",
-                             "RX_SKIP_OS",
-                             "HW_TS_CONVERSION",
-                             "RX_POLL_YIELD",
-                             "RX_PREFETCH_BYTES",
-                             "RX_PREFETCH_BYTES_BEFORE_POLL",
-                             "RX_CQ_DRAIN_RATE_NSEC",
-                             "RX_POLL_ON_TX_TCP",
-                             "GRO_STREAMS_MAX",
-                             "SELECT_POLL",
-                             "SELECT_POLL_OS_FORCE",
-                             "SELECT_POLL_OS_RATIO",
-                             "SELECT_SKIP_OS",
-                             "PROGRESS_ENGINE_INTERVAL",
-                             "PROGRESS_ENGINE_WCE_MAX",
-                             "INTERNAL_THREAD_AFFINITY",
-                             "INTERNAL_THREAD_CPUSET",
-                             "INTERNAL_THREAD_ARM_CQ",
-                             "THREAD_MODE",
-                             "TIMER_RESOLUTION_MSEC",
-                             "TCP_TIMER_RESOLUTION_MSEC",
-                             "TCP_CTL_THREAD",
-                             "NETLINK_TIMER",
-                             "MEM_ALLOC_TYPE",
-                             "BUFFER_BATCHING_MODE",
-                             "HUGETBL",
-                             "MTU",
-                             "MSS",
-                             "TCP_CC_ALGO",
-                             "TCP_MAX_SYN_RATE",
-                             "TCP_TIMESTAMP_OPTION",
-                             "TCP_NODELAY",
-                             "TCP_QUICKACK",
-                             "TCP_3T_RULES",
-                             "UDP_3T_RULES",
-                             "ETH_MC_L2_ONLY_RULES",
-                             "MC_FORCE_FLOWTAG",
-                             "WAIT_AFTER_JOIN_MSEC",
-                             "NEIGH_UC_ARP_QUATA",
-                             "NEIGH_UC_ARP_DELAY_MSEC",
-                             "NEIGH_NUM_ERR_RETRIES",
-                             "CQ_MODERATION_ENABLE",
-                             "CQ_MODERATION_COUNT",
-                             "CQ_MODERATION_PERIOD_USEC",
-                             "CQ_AIM_MAX_COUNT",
-                             "CQ_AIM_MAX_PERIOD_USEC",
-                             "CQ_AIM_INTERVAL_MSEC",
-                             "CQ_AIM_INTERRUPTS_RATE_PER_SEC",
-                             "CQ_POLL_BATCH_MAX",
-                             "CQ_KEEP_QP_FULL",
-                             "QP_COMPENSATION_LEVEL",
-                             "BF",
-                             "TIME_MEASURE_NUM_SAMPLES",
-                             "TIME_MEASURE_DUMP_FILE",
-                             "DBG_SEND_MCPKT_COUNTER",
-                             "DBG_SEND_MCPKT_MCGROUP",
-                             "TSO",
-                             "TX_BUF_SIZE",
-                             "IPOIB",
-                             "INTERNAL_THREAD_TCP_TIMER_HANDLING",
-                             "RX_SW_CSUM",
-                             "RX_UDP_HW_TS_CONVERSION",
-                             "WINDOW_SCALING",
-                             "TX_BACKLOG_MAX",
-                             "SELECT_CQ_IRQ",
-                             "SELECT_POLL_YIELD",
-                             "WAIT_AFTER_REREG_MSEC",
-                             "TX_DROP_MODE",
-                             "SUPPRESS_IGMP_WARNING",
-                             "TCP_MAX_ACCEPT_RATE",
-                             "TCP_MAX_SYN_FIN_RATE",
-                             "SOCK_CHECKS_MODE",
-                             "VMA_EXCEPTION_HANDLING",
-                             "TX_BUFS_TCP",
-                             "MAX_INLINE",
-                             "QP_LOGIC",
-                             "CQ_LOGIC",
-                             "IGMP",
-                             "RX_SGE",
-                             "TX_SGE",
-                             "UC_OFFLOAD",
-                             "HUGETLB",
-                             "TCP_QUICKACK_THRESHOLD",
-                             "RING_KIND",
-                             "LISTEN_EAGER",
-                             "IGNORE_FIREWALL",
-                             "CONF_WATCH",
-                             "UDP_FRAGS",
-                             "PACKET_RING_BYTES",
-                             "SPIN_MAX_USEC"})
+    for (const OptionRow& row : option_rows()) known.insert(row.name);
+    for (const OptionAlias& a : option_aliases()) known.insert(a.name);
+    for (const OptionGone& g : options_gone()) known.insert(g.name);
+    std::ifstream document(source_root() / "docs/CONFIG.md");
+    std::stringstream text;
+    text << document.rdbuf();
+    std::ifstream list(source_root() / "tests/unit/config/variables.txt");
+    ASSERT_TRUE(list.good() && document.good());
+    unsigned listed = 0;
+    for (std::string name; std::getline(list, name);) {
+        if (name.starts_with('#')) continue;
+        ++listed;
         EXPECT_EQ(known.erase(name), 1u) << name;
+        EXPECT_THAT(text.str(), HasSubstr("`" + name + "`"));
+    }
+    EXPECT_GT(listed, 130u);
     EXPECT_THAT(known, testing::IsEmpty());
 }
 

@@ -160,6 +160,34 @@ TEST_F(Publisher, ARequestBeforeTheInternalThreadRunsIsToldApart) {
     EXPECT_EQ(page->request(), EAGAIN);
 }
 
+TEST_F(Publisher, ARequestForTheRulesIsAnsweredOnce) {
+    EXPECT_EQ(reload_asked(), 0u);
+    RowHandle row;
+    set_socket(row, udp(7, Path::offloaded, Reason::none));
+    std::string why;
+    auto page = PageFile::open(directory, self(), &why);
+    ASSERT_TRUE(page) << why;
+    EXPECT_EQ(reload_asked(), 0u);
+    EXPECT_EQ(page->request_reload(),
+              EAGAIN);  // no internal thread yet; the next socket() looks, too
+    due(at_ms(1));
+    EXPECT_EQ(page->request_reload(), 0);
+    const uint64_t asked = reload_asked();
+    EXPECT_NE(asked, 0u);
+    Header header;
+    EXPECT_FALSE(page->reload_answered(header));
+    set_rules(0, {1, 5, true, "by itself"});
+    EXPECT_EQ(reload_asked(), asked);
+    EXPECT_FALSE(page->reload_answered(header));
+    set_rules(asked, {2, 6, false, std::string(1000, 'x')});
+    EXPECT_EQ(reload_asked(), 0u);
+    ASSERT_TRUE(page->reload_answered(header));
+    EXPECT_EQ(header.rules_generation, 2u);
+    EXPECT_EQ(header.rules_count, 6u);
+    EXPECT_EQ(header.rules_ok, 0u);
+    EXPECT_EQ(std::string(header.rules_text), std::string(sizeof header.rules_text - 1, 'x'));
+}
+
 TEST_F(Publisher, WithdrawRemovesTheFileAndRowsComeBackInAnother) {
     RowHandle row;
     set_socket(row, udp(1, Path::kernel, Reason::protocol));

@@ -1,0 +1,49 @@
+"""sockets.py: makes sockets as standard input says, one command a line, and answers each with one line on standard output.
+
+  udp NAME [IP PORT]    a datagram socket, bound if told where; answers "NAME FD"
+  send NAME IP PORT     one datagram; answers "sent NAME"
+  join NAME GROUP IP    IP_ADD_MEMBERSHIP on the interface that has IP; answers "joined NAME"
+  rate NAME N           SO_MAX_PACING_RATE; answers "rated NAME"
+  chdir DIR             answers "chdir"
+
+First it prints "ready PID". A call that fails is answered "failed ERRNO-NAME". It ends at the end of standard input.
+"""
+
+import errno
+import os
+import socket
+import struct
+import sys
+
+SO_MAX_PACING_RATE = 47
+sockets = {}
+
+
+def obey(command, args):
+    if command == "udp":
+        name = args[0]
+        sockets[name] = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        if len(args) == 3:
+            sockets[name].bind((args[1], int(args[2])))
+        return f"{name} {sockets[name].fileno()}"
+    if command == "send":
+        sockets[args[0]].sendto(b"x", (args[1], int(args[2])))
+        return f"sent {args[0]}"
+    if command == "join":
+        mreq = struct.pack("=4s4s", socket.inet_aton(args[1]), socket.inet_aton(args[2]))
+        sockets[args[0]].setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, mreq)
+        return f"joined {args[0]}"
+    if command == "rate":
+        sockets[args[0]].setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, int(args[1]))
+        return f"rated {args[0]}"
+    os.chdir(args[0])
+    return "chdir"
+
+
+print("ready", os.getpid(), flush=True)
+for line in sys.stdin:
+    command, *args = line.split()
+    try:
+        print(obey(command, args), flush=True)
+    except OSError as error:
+        print("failed", errno.errorcode[error.errno], flush=True)
