@@ -336,28 +336,6 @@ void UdpSocket::decide_receive(int fd) {
     }
 }
 
-bool UdpSocket::hand_back(Reason why) {
-    std::lock_guard guard(control_);
-    if (state() == SocketState::undecided) become_kernel(why);
-    if (state() == SocketState::kernel || handed_back_.exchange(true)) return true;
-    kernel_send_.store(true, std::memory_order_release);
-    reason_.store(why, std::memory_order_relaxed);
-    leave_shards();
-    publish_state();
-    finish_hand_back_if_drained();
-    return true;
-}
-
-// control_ held. The socket leaves the library's hands once nothing is queued in it.
-void UdpSocket::finish_hand_back_if_drained() {
-    const unsigned count = presence_count_.load(std::memory_order_acquire);
-    for (unsigned i = 0; i < count; i++) {
-        LeaseGuard guard(presences_[i].shard->lease());
-        if (presences_[i].endpoint->readable()) return;
-    }
-    become_kernel(reason());
-}
-
 void UdpSocket::teardown() {
     std::lock_guard guard(control_);
     if (inherited.load(std::memory_order_relaxed)) return;

@@ -46,7 +46,8 @@ class UdpSocket final : public Socket {
 
     uint32_t poll_events() override;
     void teardown() override;
-    // From now on everything goes to the twin; what is queued is still read from here first. Idempotent.
+    // From now on everything goes to the twin, what is queued included; what cannot be moved is still read from here first.
+    // Idempotent.
     bool hand_back(Reason why) override;
     // The network state changed: endpoints of a socket bound to ANY follow the addresses, caches are checked again.
     void network_changed();
@@ -110,6 +111,7 @@ class UdpSocket final : public Socket {
     void follow_addresses();
     void become_kernel(Reason why);
     void finish_hand_back_if_drained();
+    void move_queue_to_twin();
     void read_names(int fd);
     void publish_state();
 

@@ -1,0 +1,112 @@
+// Hand-back of UDP: what is queued in shards moves into the twin's queue, so that whoever reads it next (another process,
+// stdio, the next program after exec) finds it there.
+#include <errno.h>
+#include <netinet/in.h>
+
+#include "sock/udp_socket.h"
+#include "wire/checksum.h"
+#include "wire/ipv4.h"
+#include "wire/udp.h"
+
+namespace vma::sock {
+namespace {
+
+// Gives datagrams to the kernel as the wire would: to our own address, with their source, through a raw socket. They pass
+// over lo in the same system call and are in the twin's queue when it returns.
+class Reinjection {
+  public:
+    Reinjection() : raw_(sys::socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW)) {}
+    ~Reinjection() {
+        if (raw_ >= 0) sys::close(raw_);
+    }
+    Reinjection(const Reinjection&) = delete;
+    Reinjection& operator=(const Reinjection&) = delete;
+
+    bool possible() const { return raw_ >= 0; }
+
+    bool give(const UdpDatagram& d) {
+        const UdpRxInfo& info = *d.info;
+        const size_t length = kUdpSize + d.payload.size();
+        if (!info.source.addr.is_v4() || length > 65535 - kIpv4Size) return false;
+        uint8_t head[kIpv4Size + kUdpSize] = {};
+        Ipv4Header ip;
+        ip.src = info.source.addr.v4_host();
+        ip.dst = info.destination.addr.v4_host();
+        ip.total_len = uint16_t(kIpv4Size + length);
+        ip.ttl = info.ttl;
+        ip.tos = info.tos;
+        ip.protocol = IPPROTO_UDP;
+        ip.dont_fragment = true;
+        emit_ipv4(ip, ByteSpan(head, kIpv4Size));
+        uint8_t* udp = head + kIpv4Size;
+        emit_udp({info.source.port, info.destination.port, uint16_t(length), 0},
+                 ByteSpan(udp, kUdpSize));
+        Checksum sum;
+        sum.add_pseudo_v4(ip.src, ip.dst, IPPROTO_UDP, uint16_t(length));
+        sum.add(ByteView(udp, kUdpSize));
+        sum.add(d.payload);
+        const uint16_t checksum = sum.finish();
+        store_be16(udp + kUdpChecksumOffset, checksum ? checksum : 0xffff);
+        iovec parts[2] = {{head, sizeof head},
+                          {const_cast<uint8_t*>(d.payload.data()), d.payload.size()}};
+        sockaddr_in to = Endpoint{info.destination.addr, 0}.to_sockaddr_in();
+        msghdr msg{};
+        msg.msg_name = &to;
+        msg.msg_namelen = sizeof to;
+        msg.msg_iov = parts;
+        msg.msg_iovlen = 2;
+        return sys::sendmsg(raw_, &msg, MSG_DONTWAIT) >= 0;
+    }
+
+  private:
+    int raw_;
+};
+
+}  // namespace
+
+bool UdpSocket::hand_back(Reason why) {
+    std::lock_guard guard(control_);
+    if (state() == SocketState::undecided) become_kernel(why);
+    if (state() == SocketState::kernel || handed_back_.exchange(true)) return true;
+    kernel_send_.store(true, std::memory_order_release);
+    reason_.store(why, std::memory_order_relaxed);
+    leave_shards();
+    publish_state();
+    move_queue_to_twin();
+    finish_hand_back_if_drained();
+    return true;
+}
+
+// control_ held. Without CAP_NET_RAW, or when the twin would not take what comes over lo, the queue stays and this process
+// reads it.
+void UdpSocket::move_queue_to_twin() {
+    int device = 0;
+    socklen_t size = sizeof device;
+    if (sys::getsockopt(fd(), SOL_SOCKET, SO_BINDTOIFINDEX, &device, &size) == 0 && device) return;
+    const unsigned count = presence_count_.load(std::memory_order_acquire);
+    for (unsigned i = 0; i < count; i++) {
+        Presence& p = presences_[i];
+        LeaseGuard guard(p.shard->lease());
+        UdpDatagram datagram;
+        if (!p.endpoint->peek(datagram)) continue;
+        Reinjection kernel;
+        if (!kernel.possible()) return;
+        do {
+            if (!kernel.give(datagram)) return;
+            p.endpoint->consume();
+        } while (p.endpoint->peek(datagram));
+        ring_ready_.fetch_and(~(1u << i), std::memory_order_release);
+    }
+}
+
+// control_ held. The socket leaves the library's hands once nothing is queued in it.
+void UdpSocket::finish_hand_back_if_drained() {
+    const unsigned count = presence_count_.load(std::memory_order_acquire);
+    for (unsigned i = 0; i < count; i++) {
+        LeaseGuard guard(presences_[i].shard->lease());
+        if (presences_[i].endpoint->readable()) return;
+    }
+    become_kernel(reason());
+}
+
+}  // namespace vma::sock
