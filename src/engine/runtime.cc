@@ -91,6 +91,15 @@ void start_log(const Options& options) {
     log_configure(config);
 }
 
+// The key that namespace_of() would see for a socket made now by this thread.
+Result<uint64_t> namespace_of_this_thread() {
+    const int fd = sys::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return Errno{-fd};
+    const Result<uint64_t> key = namespace_key(fd);
+    sys::close(fd);
+    return key;
+}
+
 void publish(std::shared_ptr<const Snapshot> snapshot) {
     State& s = state();
     s.kept.push_back(snapshot);
@@ -268,6 +277,11 @@ Shard* NetSpace::shard(int ifindex, Reason* why) {
     const unsigned shards = s.shard_count.load(std::memory_order_relaxed);
     if ((entry == nullptr && count == kMaxInterfaces) || shards == kMaxShards) {
         *why = Reason::memory;
+        return nullptr;
+    }
+    // A ring's socket is of the namespace in which it is opened: this thread may have moved. Another may not have.
+    if (const Result<uint64_t> here = namespace_of_this_thread(); here && *here != key()) {
+        *why = Reason::network_namespace;
         return nullptr;
     }
     std::string text;

@@ -6,6 +6,7 @@
 #include "base/own_fd.h"
 #include "base/sys.h"
 #include "intercept/hooks.h"
+#include "intercept/process.h"
 
 namespace vma::hook {
 namespace {
@@ -22,6 +23,10 @@ bool is_open(int fd) { return sys::fcntl(fd, F_GETFD) >= 0; }
 // Before libc makes `target` a duplicate of `fd`. False: target is ours and cannot move.
 bool make_way(int fd, int target) {
     if (inside_library() || fd == target || !is_open(fd)) return true;  // libc reports the error
+    if (on_borrowed_memory()) {
+        if (target >= 0 && target <= STDERR_FILENO) needs_kernel(fd, Reason::exec);
+        return true;
+    }
     if (is_own_fd(target)) {
         bool moved = false;
         tell([&] { moved = own_fd_relocate(target); });
@@ -34,7 +39,7 @@ bool make_way(int fd, int target) {
 }
 
 int duplicated(int fd, int copy) {
-    if (copy < 0 || copy == fd) return copy;
+    if (copy < 0 || copy == fd || on_borrowed_memory()) return copy;
     fresh(copy);
     if (ours(fd)) tell([&] { sock::dup(fd, copy); });
     return copy;
@@ -61,7 +66,7 @@ int around_own(unsigned first, unsigned last, Close&& close_part) {
 }
 
 void close_ours(unsigned first, unsigned last) {
-    if (sock::nothing_ours() || inside_library()) return;
+    if (sock::nothing_ours() || inside_library() || on_borrowed_memory()) return;
     const unsigned end = sock::fd_slots.size.load(std::memory_order_acquire);
     for (unsigned fd = first; fd < end && fd <= last; fd++)
         if (sock::maybe_ours(int(fd))) tell([&] { static_cast<void>(sock::close(int(fd))); });
@@ -71,7 +76,7 @@ void close_ours(unsigned first, unsigned last) {
 
 int close(int fd) {
     if (own(fd)) return bad_descriptor();
-    if (!ours(fd)) return libc.close(fd);
+    if (!ours(fd) || on_borrowed_memory()) return libc.close(fd);
     return answer<int>([=] { return sock::close(fd); }, [=] { return libc.close(fd); });
 }
 VMA_ALIAS(__close, close);

@@ -1,5 +1,6 @@
 // Hooks: what changes what this process may do or sees: user and group ids, capabilities, seccomp, namespaces; and system
 // calls made by number.
+#include <dlfcn.h>
 #include <linux/seccomp.h>
 #include <sched.h>
 #include <sys/prctl.h>
@@ -50,6 +51,11 @@ bool forks(long number, const long* a) {
     if (number == SYS_clone3 && a[0] != 0)
         return (*reinterpret_cast<const uint64_t*>(a[0]) & CLONE_VM) == 0;
     return false;
+}
+
+bool only_execs(long number, const long* a) {
+    if (number == SYS_clone) return (a[0] & CLONE_VFORK) != 0;
+    return number == SYS_clone3 && (*reinterpret_cast<const uint64_t*>(a[0]) & CLONE_VFORK) != 0;
 }
 
 template <class T>
@@ -145,8 +151,49 @@ bool socket_call(long number, const long* a, long& result) {
         case SYS_ioctl:
             result = hook::ioctl(fd, static_cast<unsigned long>(a[1]), at<void>(a[2]));
             return true;
+        case SYS_sendfile:
+            result = hook::sendfile(fd, int(a[1]), at<off_t>(a[2]), size_t(a[3]));
+            return true;
+        case SYS_epoll_wait:
+            result = hook::epoll_wait(fd, at<epoll_event>(a[1]), int(a[2]), int(a[3]));
+            return true;
+        case SYS_epoll_pwait:
+            result = hook::epoll_pwait(fd, at<epoll_event>(a[1]), int(a[2]), int(a[3]),
+                                       at<sigset_t>(a[4]));
+            return true;
+        case SYS_epoll_pwait2:
+            result = hook::epoll_pwait2(fd, at<epoll_event>(a[1]), int(a[2]), at<timespec>(a[3]),
+                                        at<sigset_t>(a[4]));
+            return true;
         case SYS_epoll_ctl:
             result = hook::epoll_ctl(fd, int(a[1]), int(a[2]), at<epoll_event>(a[3]));
+            return true;
+        default:
+            return false;
+    }
+}
+
+// Calls whose first argument says nothing about whether one of ours is meant.
+bool names_others(long number, const long* a, long& result) {
+    switch (number) {
+        case SYS_poll:
+            result = hook::poll(at<pollfd>(a[0]), nfds_t(a[1]), int(a[2]));
+            return true;
+        case SYS_sendmsg:  // SCM_RIGHTS over a socket of another family
+            result = hook::sendmsg(int(a[0]), at<msghdr>(a[1]), int(a[2]));
+            return true;
+        case SYS_sendmmsg:
+            result = hook::sendmmsg(int(a[0]), at<mmsghdr>(a[1]), unsigned(a[2]), int(a[3]));
+            return true;
+        case SYS_recvmsg:
+            result = hook::recvmsg(int(a[0]), at<msghdr>(a[1]), int(a[2]));
+            return true;
+        case SYS_epoll_ctl:
+            result = hook::epoll_ctl(int(a[0]), int(a[1]), int(a[2]), at<epoll_event>(a[3]));
+            return true;
+        case SYS_splice:
+            result = hook::splice(int(a[0]), at<off_t>(a[1]), int(a[2]), at<off_t>(a[3]),
+                                  size_t(a[4]), unsigned(a[5]));
             return true;
         default:
             return false;
@@ -247,8 +294,6 @@ int unshare(int flags) {
     return result;
 }
 
-// io_uring has no libc symbol: liburing calls syscall() here, or makes the call inline (recent versions), which nobody in
-// the process can see; then the kernel meets the twin.
 long syscall(long number, ...) {
     va_list ap;
     va_start(ap, number);
@@ -261,6 +306,7 @@ long syscall(long number, ...) {
     if ((sock::maybe_ours(int(a[0])) || touches_descriptors(number)) &&
         socket_call(number, a, result))
         return result;
+    if (!sock::nothing_ours() && names_others(number, a, result)) return result;
     if (number == SYS_socket) return hook::socket(int(a[0]), int(a[1]), int(a[2]));
     if (number == SYS_close_range)
         return hook::close_range(unsigned(a[0]), unsigned(a[1]), int(a[2]));
@@ -281,13 +327,57 @@ long syscall(long number, ...) {
                               int(a[4]));
     if (number == SYS_exit_group) tell([] { sock::exit_prepare(); });
     if (!forks(number, a)) return kernel();
-    tell([] { sock::fork_prepare(); });
+    tell([=] { sock::fork_prepare(only_execs(number, a)); });
     const long pid = kernel();
     if (pid == 0)
         child_begins();
     else
         tell([&] { sock::fork_parent(pid_t(pid)); });
     return pid;
+}
+
+// io_uring has no libc symbol. Programs reach it through syscall() above or through liburing, which makes the system call
+// inline: these are its ways in. What is linked in statically is not seen; the kernel then meets the twin.
+namespace {
+
+// liburing's own function: the next one in the global scope, or that of a copy which a plugin brought along.
+template <class F>
+F* uring_symbol(const char* name) {
+    if (void* next = dlsym(RTLD_NEXT, name)) return reinterpret_cast<F*>(next);
+    for (const char* file : {"liburing.so.2", "liburing.so.1"}) {
+        void* library = dlopen(file, RTLD_LAZY | RTLD_NOLOAD);
+        if (library == nullptr) continue;
+        void* symbol = dlsym(library, name);
+        dlclose(library);
+        if (symbol) return reinterpret_cast<F*>(symbol);
+    }
+    return nullptr;
+}
+
+template <class F, class... A>
+int uring_start(F* symbol, A... arguments) {
+    if (symbol == nullptr) return -ENOSYS;  // as on a kernel without io_uring
+    if (!inside_library()) tell([] { sock::io_uring_seen(); });
+    return symbol(arguments...);
+}
+
+}  // namespace
+
+int io_uring_queue_init(unsigned entries, void* ring, unsigned flags) {
+    return uring_start(uring_symbol<decltype(io_uring_queue_init)>("io_uring_queue_init"), entries,
+                       ring, flags);
+}
+int io_uring_queue_init_params(unsigned entries, void* ring, void* params) {
+    return uring_start(
+        uring_symbol<decltype(io_uring_queue_init_params)>("io_uring_queue_init_params"), entries,
+        ring, params);
+}
+int io_uring_queue_init_mem(unsigned entries, void* ring, void* params, void* buf, size_t size) {
+    return uring_start(uring_symbol<decltype(io_uring_queue_init_mem)>("io_uring_queue_init_mem"),
+                       entries, ring, params, buf, size);
+}
+int io_uring_setup(unsigned entries, void* params) {
+    return uring_start(uring_symbol<decltype(io_uring_setup)>("io_uring_setup"), entries, params);
 }
 
 }  // namespace vma::hook

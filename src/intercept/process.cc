@@ -7,14 +7,20 @@
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 
+#include <atomic>
+
 #include "base/sys.h"
 #include "intercept/hooks.h"
 
 namespace vma::hook {
 namespace {
 
-void before_fork() {
-    tell([] { sock::fork_prepare(); });
+// Set once the program has made a child that shares its memory but not its descriptors.
+std::atomic<bool> g_lends_memory{false};
+std::atomic<int> g_pid{0};  // of the process that this memory belongs to, known when it matters
+
+void before_fork(bool only_exec = false) {
+    tell([=] { sock::fork_prepare(only_exec); });
 }
 
 // In parent and child, with what the fork call returned.
@@ -38,10 +44,21 @@ int clone_begins(void* start) {
     return s.fn(s.arg);
 }
 
+// A search along PATH by the program itself fails here a few times; nothing is to be done for that.
+bool is_missing(const char* path) {
+    if (path == nullptr) return true;
+    const long found = sys::raw(SYS_faccessat, AT_FDCWD, sys::ptr(path), F_OK);
+    return found == -ENOENT || found == -ENOTDIR;
+}
+
 // libc runs the new program without coming back to us: what survives exec must be the kernel's by then.
 template <class Exec>
 int with_exec(Exec&& exec) {
     if (inside_library()) return exec();
+    if (on_borrowed_memory()) {
+        for (int fd = 0; fd <= 2; fd++) needs_kernel(fd, Reason::exec);
+        return exec();
+    }
     tell([] { sock::exec_prepare(); });
     const int result = exec();
     tell([] { sock::exec_failed(); });
@@ -49,7 +66,7 @@ int with_exec(Exec&& exec) {
 }
 
 void before_exit() {
-    if (!inside_library()) tell([] { sock::exit_prepare(); });
+    if (!inside_library() && !on_borrowed_memory()) tell([] { sock::exit_prepare(); });
 }
 
 // A spawned child that is not preloaded finds its standard descriptors and those that the file actions name.
@@ -75,7 +92,13 @@ int with_list(const char* first, va_list ap, Exec&& exec) {
 
 }  // namespace
 
+bool on_borrowed_memory() {
+    return g_lends_memory.load(std::memory_order_relaxed) &&
+           sys::getpid() != g_pid.load(std::memory_order_relaxed);
+}
+
 void child_begins() {
+    g_pid.store(sys::getpid(), std::memory_order_relaxed);
     ThreadState& t = thread_state;
     t.wait_timeout = nullptr;
     dispositions_after_fork();
@@ -99,7 +122,7 @@ pid_t _Fork() {
 // it a copy and keeps the rest of the promise: the parent is held by the kernel until the child execs or exits, and no
 // pthread_atfork handler runs. What is lost is that the child's stores are seen by the parent.
 pid_t vfork() {
-    if (!inside_library()) before_fork();
+    if (!inside_library()) before_fork(true);
     const long pid = sys::raw(SYS_clone, CLONE_VFORK | SIGCHLD);
     if (inside_library()) return pid_t(pid);
     if (pid < 0) {
@@ -118,10 +141,14 @@ int clone(int (*fn)(void*), void* stack, int flags, void* arg, ...) {
     void* tls = va_arg(ap, void*);
     pid_t* child_tid = va_arg(ap, pid_t*);
     va_end(ap);
+    if ((flags & (CLONE_VM | CLONE_FILES)) == CLONE_VM && !on_borrowed_memory()) {
+        g_pid.store(sys::getpid(), std::memory_order_relaxed);
+        g_lends_memory.store(true, std::memory_order_relaxed);
+    }
     if ((flags & CLONE_VM) != 0 || inside_library())
         return libc.clone(fn, stack, flags, arg, parent_tid, tls, child_tid);
     CloneStart start{fn, arg};
-    before_fork();
+    before_fork(flags & CLONE_VFORK);
     return after_fork(
         libc.clone(fn ? clone_begins : nullptr, stack, flags, &start, parent_tid, tls, child_tid));
 }
@@ -185,9 +212,11 @@ FILE* popen(const char* command, const char* type) {
 VMA_ALIAS(_IO_popen, popen);
 
 int execve(const char* path, char* const* argv, char* const* envp) {
+    if (is_missing(path)) return libc.execve(path, argv, envp);
     return with_exec([&] { return libc.execve(path, argv, envp); });
 }
 int execv(const char* path, char* const* argv) {
+    if (is_missing(path)) return libc.execv(path, argv);
     return with_exec([&] { return libc.execv(path, argv); });
 }
 int execvp(const char* file, char* const* argv) {

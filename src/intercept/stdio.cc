@@ -2,6 +2,7 @@
 // back to the kernel first (process-model.md §7).
 #include "base/own_fd.h"
 #include "intercept/hooks.h"
+#include "intercept/process.h"
 
 namespace vma::hook {
 namespace {
@@ -12,7 +13,7 @@ void enters_stdio(int fd) {
 
 // The descriptor under `stream` is about to be closed by libc.
 void leaves_with(FILE* stream) {
-    if (sock::nothing_ours() || stream == nullptr) return;
+    if (sock::nothing_ours() || stream == nullptr || on_borrowed_memory()) return;
     const int saved = errno;
     const int fd = fileno(stream);
     errno = saved;

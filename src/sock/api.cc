@@ -5,7 +5,10 @@
 #include <fcntl.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>
+#include <sys/auxv.h>
 #include <sys/ioctl.h>
+
+#include <string_view>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -31,6 +34,22 @@ class Sink final : public ReadySink {
 Sink g_sink;
 // seccomp, io_uring: new sockets stay with the kernel
 std::atomic<Reason> g_pass_through{Reason::none};
+
+// Under a system call filter nothing of ours runs: one call that it does not know may end the program. /proc because the
+// loader has just made the same calls; a filter may forbid prctl().
+bool filtered_from_the_start() {
+    const int fd = int(
+        sys::raw(SYS_openat, AT_FDCWD, sys::ptr("/proc/thread-self/status"), O_RDONLY | O_CLOEXEC));
+    if (fd < 0) return false;
+    char text[4096];
+    const ssize_t n = sys::read(fd, text, sizeof text);
+    sys::close(fd);
+    const std::string_view status(text, n > 0 ? size_t(n) : 0);
+    constexpr std::string_view kLabel = "\nSeccomp:\t";
+    const size_t at = status.find(kLabel);
+    return at != status.npos && at + kLabel.size() < status.size() &&
+           status[at + kLabel.size()] != '0';
+}
 
 void tick() {
     serve_children();
@@ -98,6 +117,18 @@ void for_each_socket(Fn&& fn) {
     }
 }
 
+// What was inherited across a fork and is wanted(fd) becomes the kernel's now instead of at its first use.
+template <class Wanted>
+void settle_inherited(Wanted&& wanted) {
+    for (unsigned fd = 0; fd < FdTable::high_water(); fd++) {
+        if (!maybe_ours(int(fd))) continue;
+        ObjectRef ref{int(fd)};
+        if (ref && ref.get()->is_socket() && ref.get()->inherited.load(std::memory_order_acquire) &&
+            wanted(int(fd)))
+            inherit(*ref.get());
+    }
+}
+
 }  // namespace
 
 void destroy_object(Object* object) {
@@ -121,6 +152,20 @@ void destroy_object(Object* object) {
 }
 
 bool start(bool secure) {
+    if (FdTable::retired()) return false;
+    static std::atomic<bool> looked{false};
+    if (!looked.exchange(true)) {
+        if (filtered_from_the_start()) {
+            FdTable::retire();
+            if (Runtime::start(secure))
+                vma_log(info, "sock",
+                        "a system call filter is in force: sockets stay with the kernel");
+            return false;
+        }
+        // Set-user-id: more rights than the caller has, who chose our settings. File capabilities come without that.
+        if (getauxval(AT_UID) != getauxval(AT_EUID) || getauxval(AT_GID) != getauxval(AT_EGID))
+            g_pass_through.store(Reason::secure_execution);
+    }
     if (!Runtime::start(secure)) return false;
     stats_start(program_invocation_short_name);
     Shard::set_sink(&g_sink);
@@ -400,8 +445,11 @@ Outcome epoll_pwait2(int ep, epoll_event* events, int max, const timespec* timeo
 
 void hand_back(int fd, Reason why) {
     Using object{fd};
-    if (Socket* socket = object.socket(); socket && socket->state() != SocketState::undecided)
-        (void)socket->hand_back(why);
+    Socket* socket = object.socket();
+    if (socket == nullptr) return;
+    // What another program or libc itself is about to use stays with the kernel even if nothing was offloaded yet.
+    const bool leaves = why == Reason::fd_passed || why == Reason::exec || why == Reason::stdio;
+    if (leaves || socket->state() != SocketState::undecided) (void)socket->hand_back(why);
 }
 
 void fd_enters_stdio(int fd) { hand_back(fd, Reason::stdio); }
@@ -412,20 +460,30 @@ void io_uring_seen() {
     for_each_socket([](Socket& socket, int) { (void)socket.hand_back(Reason::io_uring); });
 }
 
-void fork_prepare() { fork_in_parent_before(); }
+void fork_prepare(bool only_exec) { fork_in_parent_before(only_exec); }
 void fork_parent(pid_t) {}
 void fork_child() { fork_in_child(); }
 
+// A connection whose descriptor closes on exec goes, too: what was written to it is still to arrive.
 void exec_prepare() {
-    for_each_socket([](Socket& socket, int fd) {
+    const auto survives = [](int fd) {
         const int flags = sys::fcntl(fd, F_GETFD);
-        if (flags >= 0 && !(flags & FD_CLOEXEC)) (void)socket.hand_back(Reason::exec);
+        return flags >= 0 && !(flags & FD_CLOEXEC);
+    };
+    settle_inherited(survives);
+    for_each_socket([&](Socket& socket, int fd) {
+        if (socket.kind == ObjectKind::tcp || survives(fd)) (void)socket.hand_back(Reason::exec);
     });
+    if (!Runtime::shards().empty()) {
+        tcp_orphans_to_kernel();
+        tcp_drain_orphans(Duration::seconds(60));
+    }
     stats::withdraw(false);
 }
 void exec_failed() { stats_republish(); }
 
 void exit_prepare() {
+    if (FdTable::retired()) return;  // a filter may forbid what follows
     if (Runtime::started() && !Runtime::shards().empty()) {
         // What was written and not acknowledged still goes out: connections move into the kernel, which sees them through.
         // Those that cannot (no capability) are closed here and waited for.
@@ -441,13 +499,36 @@ void exit_prepare() {
     stats::withdraw(true);
 }
 
+// From here on no hook does more than libc: the filter may end the process for a call that the program never makes.
 void seccomp_prepare() {
-    if (g_pass_through.exchange(Reason::seccomp) != Reason::none) return;
-    for_each_socket([](Socket& socket, int) { (void)socket.hand_back(Reason::seccomp); });
+    if (FdTable::retired()) return;
+    g_pass_through.store(Reason::seccomp);
+    if (!Runtime::started()) return FdTable::retire();
+    settle_inherited([](int) { return true; });
+    bool all = true;
+    for_each_socket([&](Socket& socket, int) {
+        all &= socket.hand_back(Reason::seccomp) && socket.state() == SocketState::kernel;
+    });
+    if (!all) {
+        vma_log(warning, "sock",
+                "a system call filter is about to be installed and some sockets cannot move to the "
+                "kernel: they end if it forbids what the library needs");
+        return;
+    }
+    if (!Runtime::shards().empty()) tcp_orphans_to_kernel();
+    Runtime::stop();
+    FdTable::retire();
 }
 
 void setid_prepare() {}
-void netns_changed() {}
+
+// An accepted socket is of its listener's namespace, and only the kernel can make one there when this thread has left it.
+void netns_changed() {
+    for_each_socket([](Socket& socket, int) {
+        if (socket.kind == ObjectKind::tcp)
+            static_cast<TcpSocket&>(socket).listener_to_kernel(Reason::network_namespace);
+    });
+}
 
 int release() {
     if (!Runtime::started()) return -1;

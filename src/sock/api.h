@@ -136,7 +136,9 @@ void io_uring_seen();  // io_uring_setup or io_uring_enter went by: new sockets 
                        // back
 
 // ---- Process life.
-void fork_prepare();            // before fork, _Fork, vfork, daemon, forkpty and fork-like clone
+// Before fork, _Fork, vfork, daemon, forkpty and fork-like clone. only_exec: a vfork, whose child execs or exits at once:
+// listeners then stay where they are.
+void fork_prepare(bool only_exec);
 void fork_parent(pid_t child);  // after, in the parent; -1: fork failed
 void fork_child();    // first act of the child: close ring fds, forget shards. No malloc, no locks
                       // taken

@@ -16,6 +16,7 @@ namespace {
 using Slot = std::atomic<void*>;
 SpinLock g_lock;
 std::atomic<unsigned> g_high{0};
+std::atomic<bool> g_retired{false};
 constexpr unsigned kMinimum = 1024;
 constexpr unsigned kMaximum = 1u << 20;
 
@@ -27,6 +28,7 @@ Slot* slot_of(int fd) {
 
 bool FdTable::start() {
     SpinGuard guard(g_lock);
+    if (retired()) return false;
     if (fd_slots.size.load(std::memory_order_relaxed) != 0) return true;
     rlimit limit{};
     sys::raw(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, sys::ptr(&limit));
@@ -39,6 +41,14 @@ bool FdTable::start() {
     fd_slots.size.store(count, std::memory_order_release);
     return true;
 }
+
+void FdTable::retire() {
+    SpinGuard guard(g_lock);
+    g_retired.store(true, std::memory_order_relaxed);
+    fd_slots.size.store(0, std::memory_order_release);
+}
+
+bool FdTable::retired() { return g_retired.load(std::memory_order_relaxed); }
 
 Object* FdTable::acquire(int fd) {
     Slot* slot = slot_of(fd);

@@ -15,7 +15,10 @@ namespace vma::sock {
 
 class FdTable {
   public:
-    static bool start();  // maps the table; false if memory is not to be had
+    static bool start();  // maps the table; false if memory is not to be had, or retired
+    // Nothing is ours any more, now and for good: every hook goes straight to libc. For system call filters.
+    static void retire();
+    static bool retired();
 
     // The object of `fd` with a reference taken, or null. Release with release_object.
     static Object* acquire(int fd);

@@ -35,14 +35,14 @@ bool process_alive(uint32_t pid) { return sys::raw(SYS_kill, long(pid), 0) != -E
 
 uint32_t forks_so_far() { return g_forks.load(std::memory_order_relaxed); }
 
-void fork_in_parent_before() {
+void fork_in_parent_before(bool only_exec) {
     g_forks.fetch_add(1, std::memory_order_relaxed);
     for (unsigned fd = 0; fd < FdTable::high_water(); fd++) {
         if (!maybe_ours(int(fd))) continue;
         ObjectRef ref{int(fd)};
         if (ref && ref.get()->kind == ObjectKind::tcp &&
             !ref.get()->inherited.load(std::memory_order_relaxed))
-            static_cast<TcpSocket&>(*ref.get()).prepare_fork();
+            static_cast<TcpSocket&>(*ref.get()).prepare_fork(only_exec);
     }
 }
 

@@ -21,7 +21,7 @@ struct ShareRecord {
 // First act of the child. No lock of the parent's other threads is taken.
 void fork_in_child();
 // Before the fork, on the forking thread: what the child will need.
-void fork_in_parent_before();
+void fork_in_parent_before(bool only_exec);
 uint32_t forks_so_far();  // of this process: records that a child may know are not recycled
 // The object was inherited across a fork and is used now: afterwards it is the kernel's. Bounded wait.
 void inherit(Object& object);

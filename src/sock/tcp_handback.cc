@@ -115,6 +115,11 @@ bool TcpSocket::hand_back(Reason why) {
     }
 }
 
+void TcpSocket::listener_to_kernel(Reason why) {
+    const Phase phase = phase_.load(std::memory_order_acquire);
+    if (phase == Phase::listening || phase == Phase::kernel_listener) (void)hand_back(why);
+}
+
 bool TcpSocket::hand_back_connection(Reason why) {
     if (state() != SocketState::offloaded || connection_ == nullptr)
         return state() == SocketState::kernel;
@@ -123,6 +128,12 @@ bool TcpSocket::hand_back_connection(Reason why) {
     if (!move_to_kernel(*shard_, *connection_, fd(), why)) return false;
     connection_ = nullptr;
     become_kernel(why);
+    // A forked child may be waiting for just this, and a parent that exits does not get to serve_children() again.
+    if (ShareRecord* record = share()) {
+        record->done.store(1, std::memory_order_release);
+        sys::futex(reinterpret_cast<volatile uint32_t*>(&record->done), 1 /* FUTEX_WAKE */,
+                   INT32_MAX);
+    }
     return true;
 }
 
@@ -142,17 +153,23 @@ void tcp_orphans_to_kernel() {
     }
 }
 
-void TcpSocket::prepare_fork() {
+void TcpSocket::prepare_fork(bool only_exec) {
     std::lock_guard guard(control_);
+    // A child may be the one that accepts: were this process to take the port later, the child would hear nothing.
+    if (phase_.load(std::memory_order_relaxed) == Phase::kernel_listener && !only_exec &&
+        state() != SocketState::kernel)
+        return become_kernel(Reason::fork);
     if (state() != SocketState::offloaded) return;
-    if (phase_.load(std::memory_order_relaxed) == Phase::listening) {
+    const bool listening = phase_.load(std::memory_order_relaxed) == Phase::listening;
+    if (listening && !only_exec) {
         unsteer_listener();
         reason_.store(Reason::fork, std::memory_order_relaxed);
         return;
     }
-    if (shard_ == nullptr || share_.load(std::memory_order_relaxed)) return;
-    LeaseGuard lease(shard_->lease());
-    if (auto* record = shard_->make_record<ShareRecord>()) {
+    Shard* const shard = listening && listeners_count_ ? listeners_[0].shard : shard_;
+    if (shard == nullptr || share_.load(std::memory_order_relaxed)) return;
+    LeaseGuard lease(shard->lease());
+    if (auto* record = shard->make_record<ShareRecord>()) {
         record->owner_pid.store(uint32_t(sys::getpid()), std::memory_order_relaxed);
         share_.store(record, std::memory_order_release);
     }

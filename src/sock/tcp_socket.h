@@ -47,8 +47,11 @@ class TcpSocket final : public Socket {
     // Mid-stream: the connection moves into the twin (TCP_REPAIR), or a listener back to the kernel. False: it stays here
     // (no capability, or a state that cannot be moved), and a log line says so.
     bool hand_back(Reason why) override;
-    // Before fork: the child may need the words to ask for a hand-back; listeners go back to the kernel.
-    void prepare_fork();
+    // A listener that this process serves, or would from its first accept on, is served by the kernel from now on.
+    void listener_to_kernel(Reason why);
+    // Before fork: the child may need the words to ask for a hand-back; listeners go back to the kernel, unless the child
+    // will only exec.
+    void prepare_fork(bool only_exec);
 
     // [lease] From the engine.
     void on_events(uint32_t events, int error);
@@ -88,6 +91,8 @@ class TcpSocket final : public Socket {
     void inherited_options_to_twin(int fd);
     void apply_options(tcp::TcpConfig& config) const;
     void config_changed();
+    bool apply_option(int fd, int level, int name, const void* value, socklen_t len);
+    bool apply_socket_option(int fd, int name, int n, const void* value, socklen_t len);
     void update_ready();  // [lease]
     uint32_t listener_events();
     int take_error();  // so_error, once

@@ -174,7 +174,7 @@ void fd_enters_stdio(int fd) {
     forget(fd);
 }
 void io_uring_seen() { g_state.rings++; }
-void fork_prepare() { g_state.fork_prepares++; }
+void fork_prepare(bool) { g_state.fork_prepares++; }
 void fork_parent(pid_t) { g_state.fork_parents++; }
 void fork_child() { g_state.fork_children++; }
 void exec_prepare() { g_state.execs++; }

@@ -161,7 +161,37 @@ TEST(Exec, EveryForm) {
     errno = 0;
     EXPECT_EQ(execl("/no/such/file", "x", nullptr), -1);
     EXPECT_EQ(errno, ENOENT);
+    EXPECT_EQ(probe().execs, execs) << "nothing is given up for a program that is not there";
+    EXPECT_EQ(execl("/dev/null", "x", nullptr), -1);
+    EXPECT_EQ(errno, EACCES);
     EXPECT_EQ(probe().execs, execs + 1);
+}
+
+// A child on this process's memory with descriptors of its own: what it closes is still open here.
+TEST(Fork, BorrowedMemory) {
+    Pair pair;
+    static char stack[65536] __attribute__((aligned(64)));
+    const unsigned children = probe().fork_children;
+    probe().dup_to = -1;
+    const pid_t pid = clone(
+        [](void* arg) {
+            const auto& p = *static_cast<const Pair*>(arg);
+            const int copy = dup(p.a);
+            close(p.a);
+            return copy >= 0 && recv(p.a, nullptr, 0, MSG_DONTWAIT) == -1 && errno == EBADF ? 7 : 1;
+        },
+        stack + sizeof(stack), CLONE_VM | CLONE_VFORK | SIGCHLD, &pair);
+    ASSERT_GT(pid, 0);
+    int status = 0;
+    ASSERT_EQ(waitpid(pid, &status, 0), pid);
+    EXPECT_TRUE(exited(status, 7));
+    EXPECT_EQ(probe().fork_children, children);
+    EXPECT_EQ(probe().dup_to, -1) << "its duplicate is not in this process";
+    const unsigned asks = probe().asks;
+    ASSERT_EQ(send(pair.b, "x", 1, 0), 1);
+    char byte = 0;
+    EXPECT_EQ(recv(pair.a, &byte, 1, 0), 1);
+    EXPECT_EQ(probe().asks, asks + 2) << "the socket is still ours";
 }
 
 TEST(Daemon, GoesOnInTheGrandchild) {
