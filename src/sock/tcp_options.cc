@@ -13,8 +13,39 @@
 #include "base/log.h"
 #include "sock/tcp_socket.h"
 
+#ifndef SO_BINDTOIFINDEX
+#define SO_BINDTOIFINDEX 62
+#endif
+#ifndef SO_PREFER_BUSY_POLL
+#define SO_PREFER_BUSY_POLL 69
+#endif
+#ifndef SO_BUSY_POLL_BUDGET
+#define SO_BUSY_POLL_BUDGET 70
+#endif
+#ifndef IP_LOCAL_PORT_RANGE
+#define IP_LOCAL_PORT_RANGE 51
+#endif
+
 namespace vma::sock {
 namespace {
+
+enum class Effect : uint8_t { to_kernel, before_open, mirror, applied };
+struct Row {
+    int level, name;
+    Effect effect;
+};
+constexpr Row kRows[] = {
+#define TCP_OPTION(level, name, effect) {level, name, Effect::effect},
+#include "sock/tcp_options.def"
+#undef TCP_OPTION
+};
+
+Effect effect_of(int level, int name) {
+    const auto* row = std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) {
+        return r.level == level && r.name == name;
+    });
+    return row == std::end(kRows) ? Effect::to_kernel : row->effect;
+}
 
 int number(const void* value, socklen_t len) {
     int n = 0;
@@ -119,165 +150,158 @@ void TcpSocket::config_changed() {
 
 Outcome TcpSocket::set_option(int fd, int level, int name, const void* value, socklen_t len) {
     if (state() == SocketState::kernel) return Outcome::kernel();
-    const int result = sys::setsockopt(fd, level, name, value, len);
-    const bool refused_by_twin = result < 0;
-    const int n = value ? number(value, len) : 0;
-    bool known = true, live = true;
-    if (refused_by_twin) return Outcome::error(-result);
-    if (level == SOL_SOCKET) {
-        switch (name) {
-            case SO_KEEPALIVE:
-                options_.keepalive = n != 0;
-                break;
-            case SO_LINGER: {
-                struct linger l {};
-                std::memcpy(&l, value, std::min<size_t>(len, sizeof l));
-                options_.linger_on = l.l_onoff;
-                options_.linger_seconds = l.l_linger;
-                live = false;
-                break;
-            }
-            case SO_RCVTIMEO:
-            case SO_SNDTIMEO: {
-                timeval tv{};
-                std::memcpy(&tv, value, std::min<size_t>(len, sizeof tv));
-                const int64_t ns = int64_t(tv.tv_sec) * 1000000000 + int64_t(tv.tv_usec) * 1000;
-                (name == SO_RCVTIMEO ? rcvtimeo_ns_ : sndtimeo_ns_)
-                    .store(ns, std::memory_order_relaxed);
-                live = false;
-                break;
-            }
-            case SO_RCVLOWAT:
-                receive_low_water_.store(std::max(1, n), std::memory_order_relaxed);
-                if (connection_) {
-                    LeaseGuard lease(shard_->lease());
-                    update_ready();
-                }
-                live = false;
-                break;
-            case SO_RCVBUF:
-            case SO_RCVBUFFORCE:
-            case SO_SNDBUF:
-            case SO_SNDBUFFORCE: {
-                // The twin clamped and doubled it; half of that is text, as in Linux's accounting.
-                int bytes = 0;
-                socklen_t size = sizeof bytes;
-                const bool receive = name == SO_RCVBUF || name == SO_RCVBUFFORCE;
-                sys::getsockopt(fd, SOL_SOCKET, receive ? SO_RCVBUF : SO_SNDBUF, &bytes, &size);
-                (receive ? options_.rcvbuf : options_.sndbuf) = bytes / 2;
-                if (connection_) {
-                    LeaseGuard lease(shard_->lease());
-                    tcp::Tcb& t = connection_->tcb;
-                    tcp::set_buffers(t, options_.sndbuf ? uint32_t(options_.sndbuf) : t.out.limit,
-                                     options_.rcvbuf ? uint32_t(options_.rcvbuf) : t.rcv.buffer,
-                                     options_.rcvbuf != 0);
-                }
-                live = false;
-                break;
-            }
-            case SO_MAX_PACING_RATE:
-                options_.pacing = uint32_t(n) == UINT32_MAX ? 0 : uint32_t(n);
-                break;
-            case SO_REUSEADDR:
-                options_.reuseaddr = n != 0;
-                live = false;
-                break;
-            case SO_PRIORITY:
-                options_.priority = n;
-                live = false;
-                break;
-            case SO_MARK:
-                options_.mark = n;
-                live = false;
-                break;
-            default:
-                live =
-                    false;  // the twin's answer is all there is (SO_REUSEADDR, SO_PRIORITY, SO_MARK before connect ...)
-        }
-    } else if (level == IPPROTO_TCP) {
-        switch (name) {
-            case TCP_NODELAY:
-                options_.nodelay = n != 0;
-                break;
-            case TCP_CORK:
-                options_.cork = n != 0;
-                break;
-            case TCP_QUICKACK:
-                options_.quickack = n != 0;
-                break;
-            case TCP_KEEPIDLE:
-                options_.keepidle = n;
-                break;
-            case TCP_KEEPINTVL:
-                options_.keepintvl = n;
-                break;
-            case TCP_KEEPCNT:
-                options_.keepcnt = n;
-                break;
-            case TCP_USER_TIMEOUT:
-                options_.user_timeout_ms = n;
-                break;
-            case TCP_MAXSEG:
-                options_.max_seg = n;
-                break;
-            case TCP_SYNCNT:
-                options_.syncnt = n;
-                break;
-            case TCP_LINGER2:
-                options_.linger2 = n;
-                break;
-            case TCP_WINDOW_CLAMP:
-                options_.window_clamp = n;
-                break;
-            case TCP_CONGESTION: {
-                const std::string_view text(static_cast<const char*>(value),
-                                            strnlen(static_cast<const char*>(value), len));
-                options_.congestion = text == "reno"    ? int(tcp::CcKind::newreno)
-                                      : text == "cubic" ? int(tcp::CcKind::cubic)
-                                                        : -1;
-                break;
-            }
-            case TCP_DEFER_ACCEPT:
-            case TCP_NOTSENT_LOWAT:
-                live = false;
-                break;
-            default:
-                known = false;
-        }
-    } else if (level == IPPROTO_IP) {
-        switch (name) {
-            case IP_TOS:
-                options_.tos = n;
-                break;
-            case IP_TTL:
-                options_.ttl = n > 0 ? n : 0;
-                break;
-            default:
-                live = false;
-        }
-    } else {
-        known = false;
-    }
-    if (!known) {
-        if (phase_.load(std::memory_order_relaxed) == Phase::fresh) {
-            vma_log(
-                info, "sock",
-                "fd {}: socket option level {} name {} is the kernel's: the socket stays with it",
+    const Effect effect = effect_of(level, name);
+    const bool live = state() == SocketState::offloaded;
+    if (live && (effect == Effect::to_kernel || effect == Effect::before_open)) {
+        // What the kernel would refuse anyway is no reason to move: a level of another family or protocol.
+        if (level != SOL_SOCKET && level != IPPROTO_IP && level != IPPROTO_TCP)
+            if (const int refused = sys::setsockopt(fd, level, name, value, len); refused < 0)
+                return Outcome::error(-refused);
+        vma_log(info, "sock",
+                "fd {}: socket option level {} name {} is the kernel's: the socket is handed back",
                 fd, level, name);
-            become_kernel(Reason::unsupported_option);
-        } else {
-            vma_log(warning, "sock",
-                    "fd {}: socket option level {} name {} has no effect on a connection that is "
-                    "already offloaded",
-                    fd, level, name);
-        }
-        return Outcome::value(0);
+        if (hand_back(Reason::unsupported_option)) return Outcome::kernel();
     }
-    if (live) {
+    const int result = sys::setsockopt(fd, level, name, value, len);
+    if (result < 0) return Outcome::error(-result);
+    if (effect == Effect::to_kernel && !live) {
+        std::lock_guard guard(control_);
+        drop_failed_connection();
+        if (state() == SocketState::undecided) become_kernel(Reason::unsupported_option);
+    }
+    if (effect == Effect::applied && apply_option(fd, level, name, value, len)) {
         std::lock_guard guard(control_);
         config_changed();
     }
     return Outcome::value(0);
+}
+
+// After the twin has accepted it. True: a live connection must hear of it.
+bool TcpSocket::apply_option(int fd, int level, int name, const void* value, socklen_t len) {
+    const int n = value ? number(value, len) : 0;
+    if (level == SOL_SOCKET) return apply_socket_option(fd, name, n, value, len);
+    if (level == IPPROTO_IP) {
+        if (name == IP_TOS)
+            options_.tos = n;
+        else
+            options_.ttl = n > 0 ? n : 0;
+        return true;
+    }
+    switch (name) {
+        case TCP_NODELAY:
+            options_.nodelay = n != 0;
+            break;
+        case TCP_CORK:
+            options_.cork = n != 0;
+            break;
+        case TCP_QUICKACK:
+            options_.quickack = n != 0;
+            break;
+        case TCP_KEEPIDLE:
+            options_.keepidle = n;
+            break;
+        case TCP_KEEPINTVL:
+            options_.keepintvl = n;
+            break;
+        case TCP_KEEPCNT:
+            options_.keepcnt = n;
+            break;
+        case TCP_USER_TIMEOUT:
+            options_.user_timeout_ms = n;
+            break;
+        case TCP_MAXSEG:
+            options_.max_seg = n;
+            break;
+        case TCP_SYNCNT:
+            options_.syncnt = n;
+            break;
+        case TCP_LINGER2:
+            options_.linger2 = n;
+            break;
+        case TCP_WINDOW_CLAMP:
+            options_.window_clamp = n;
+            break;
+        case TCP_CONGESTION: {
+            const std::string_view text(static_cast<const char*>(value),
+                                        strnlen(static_cast<const char*>(value), len));
+            options_.congestion = text == "reno"    ? int(tcp::CcKind::newreno)
+                                  : text == "cubic" ? int(tcp::CcKind::cubic)
+                                                    : -1;
+            break;
+        }
+    }
+    return true;
+}
+
+bool TcpSocket::apply_socket_option(int fd, int name, int n, const void* value, socklen_t len) {
+    bool live = true;
+    switch (name) {
+        case SO_KEEPALIVE:
+            options_.keepalive = n != 0;
+            break;
+        case SO_LINGER: {
+            struct linger l {};
+            std::memcpy(&l, value, std::min<size_t>(len, sizeof l));
+            options_.linger_on = l.l_onoff;
+            options_.linger_seconds = l.l_linger;
+            live = false;
+            break;
+        }
+        case SO_RCVTIMEO:
+        case SO_SNDTIMEO: {
+            timeval tv{};
+            std::memcpy(&tv, value, std::min<size_t>(len, sizeof tv));
+            const int64_t ns = int64_t(tv.tv_sec) * 1000000000 + int64_t(tv.tv_usec) * 1000;
+            (name == SO_RCVTIMEO ? rcvtimeo_ns_ : sndtimeo_ns_)
+                .store(ns, std::memory_order_relaxed);
+            live = false;
+            break;
+        }
+        case SO_RCVLOWAT:
+            receive_low_water_.store(std::max(1, n), std::memory_order_relaxed);
+            if (connection_) {
+                LeaseGuard lease(shard_->lease());
+                update_ready();
+            }
+            live = false;
+            break;
+        case SO_RCVBUF:
+        case SO_RCVBUFFORCE:
+        case SO_SNDBUF:
+        case SO_SNDBUFFORCE: {
+            // The twin clamped and doubled it; half of that is text, as in Linux's accounting.
+            int bytes = 0;
+            socklen_t size = sizeof bytes;
+            const bool receive = name == SO_RCVBUF || name == SO_RCVBUFFORCE;
+            sys::getsockopt(fd, SOL_SOCKET, receive ? SO_RCVBUF : SO_SNDBUF, &bytes, &size);
+            (receive ? options_.rcvbuf : options_.sndbuf) = bytes / 2;
+            if (connection_) {
+                LeaseGuard lease(shard_->lease());
+                tcp::Tcb& t = connection_->tcb;
+                tcp::set_buffers(t, options_.sndbuf ? uint32_t(options_.sndbuf) : t.out.limit,
+                                 options_.rcvbuf ? uint32_t(options_.rcvbuf) : t.rcv.buffer,
+                                 options_.rcvbuf != 0);
+            }
+            live = false;
+            break;
+        }
+        case SO_MAX_PACING_RATE:
+            options_.pacing = uint32_t(n) == UINT32_MAX ? 0 : uint32_t(n);
+            break;
+        case SO_REUSEADDR:
+            options_.reuseaddr = n != 0;
+            live = false;
+            break;
+        case SO_PRIORITY:
+            options_.priority = n;
+            live = false;
+            break;
+        case SO_MARK:
+            options_.mark = n;
+            live = false;
+            break;
+    }
+    return live;
 }
 
 // Linux gives an accepted connection the options of its listener. Done when somebody looks, because most programs never do
@@ -331,6 +355,11 @@ Outcome TcpSocket::get_option(int fd, int level, int name, void* value, socklen_
         inherited_options_to_twin(fd);
     }
     if (connection_ == nullptr || level != IPPROTO_TCP) return Outcome::kernel();
+    if (name == TCP_ZEROCOPY_RECEIVE) {
+        // Reads data, of which the twin has none.
+        (void)hand_back(Reason::unsupported_option);
+        return Outcome::kernel();
+    }
     LeaseGuard lease(shard_->lease());
     const tcp::Tcb& t = connection_->tcb;
     switch (name) {
