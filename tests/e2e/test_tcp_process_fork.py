@@ -1,0 +1,74 @@
+"""Live connections across every way to make a process: exact bytes both ways while they move, no reset."""
+
+import os
+import socket
+import sys
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
+import case
+import duplex
+
+PORT = 7400
+BYTES = 1_500_000
+MODES = ("blocking", "nonblocking", "epoll")
+
+
+class Ways(case.NetCase):
+    preload = True
+
+    def setUp(self):
+        self.listener = self.a.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self.addCleanup(self.listener.close)
+        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.listener.bind((self.a.ip, PORT))
+        self.listener.listen(8)
+        self.listener.settimeout(duplex.LIMIT)
+
+    def walk(self, names):
+        """Each name is a connection that fork_ways.py makes; the peer in namespace a is the kernel's."""
+        subject = self.python(self.b, "fork_ways.py", self.a.ip, PORT, *names, start=True, preload=self.preload)
+        resets = self.a.counters("Tcp")["EstabResets"]
+        for seed, name in enumerate(names):
+            with self.subTest(name):
+                try:
+                    s, _ = self.listener.accept()
+                    with s:
+                        duplex.exchange(s, seed, BYTES)
+                    subject.expect("good" if name.startswith("parent_first") else f"{name} good", duplex.LIMIT)
+                except (OSError, AssertionError) as error:
+                    self.fail(f"{name}: {error}\n{subject.out}")
+        self.assertEqual(subject.wait(10, output=False), 0, subject.out)
+        self.assertEqual(self.a.counters("Tcp")["EstabResets"] - resets, 0, "a connection was reset")
+
+
+class Matrix(Ways):
+    def test_child(self):
+        self.walk([f"{way}/{mode}" for way in ("child", "child_beside_holder") for mode in MODES])
+
+    def test_parent(self):
+        self.walk([f"{way}/{mode}" for way in ("parent", "child_first") for mode in MODES])
+
+    def test_both(self):
+        self.walk([f"turns/{mode}" for mode in MODES] + ["at_once/blocking"])
+
+    def test_parent_ends_first(self):
+        for mode in MODES:
+            self.walk([f"parent_first/{mode}"])
+
+    def test_other_forks(self):
+        self.walk([f"{way}/{mode}" for way, mode in (("grandchild", "blocking"), ("raw_clone", "epoll"),
+                                                     ("raw_clone3", "nonblocking"), ("daemonised", "blocking"),
+                                                     ("daemon_call", "epoll"))])
+
+    def test_programs(self):
+        self.walk(["command/blocking", "spawned/blocking", "command/epoll"])
+
+
+class Kernel(Matrix):
+    """The same without the library: the test itself is right."""
+    preload = False
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,217 @@
+"""fork_ways.py IP PORT WAY/MODE...: for each way makes a connection to IP:PORT and echoes what comes, in parent and child as the
+way says; MODE is how (duplex.ECHO). Prints "WAY/MODE good" for each. The way "parent_first" must be the last one.
+"""
+
+import ctypes
+import os
+import subprocess
+import sys
+
+from duplex import ECHO, LIMIT, dial, must_be_offloaded
+
+FIRST = 100_000
+SIGCHLD = 17
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def ended(pid):
+    status = os.waitpid(pid, 0)[1]
+    assert status == 0, f"child: wait status {status}"
+
+
+def in_child(pid, work):
+    """Runs work in the child that pid says this is; its exit status tells whether it went well."""
+    if pid != 0:
+        return pid
+    status = 1
+    try:
+        work()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def child(s, echo):
+    pid = in_child(os.fork(), lambda: echo(s))
+    s.close()
+    ended(pid)
+
+
+def child_beside_holder(s, echo):
+    """The parent keeps its descriptor and does not use it."""
+    pid = in_child(os.fork(), lambda: echo(s))
+    ended(pid)
+    s.close()
+
+
+def parent(s, echo):
+    """The child holds the descriptor until the parent is done with it: only then does the peer see the end."""
+    r, w = os.pipe()
+    pid = in_child(os.fork(), lambda: (os.close(w), os.read(r, 1)))
+    echo(s)
+    s.close()
+    os.close(w)
+    ended(pid)
+
+
+def turns(s, echo):
+    """Parent, child, parent, child, each a part; the last one until the end."""
+    to_child, from_child = os.pipe(), os.pipe()
+
+    def work():
+        for limit in (FIRST, None):
+            assert os.read(to_child[0], 1) == b"x"
+            echo(s, limit)
+            os.write(from_child[1], b"x")
+
+    pid = in_child(os.fork(), work)
+    os.write(to_child[1], b"x")
+    assert os.read(from_child[0], 1) == b"x"
+    echo(s, FIRST)
+    os.write(to_child[1], b"x")
+    assert os.read(from_child[0], 1) == b"x"
+    ended(pid)
+    s.close()
+
+
+def at_once(s, _):
+    """The child reads the connection into a pipe, the parent writes it back: both use it all the time."""
+    r, w = os.pipe()
+
+    def work():
+        os.close(r)
+        while piece := s.recv(65536):
+            while piece:
+                piece = piece[os.write(w, piece):]
+
+    s.setblocking(True)
+    pid = in_child(os.fork(), work)
+    os.close(w)
+    while piece := os.read(r, 65536):
+        s.sendall(piece)
+    os.close(r)
+    s.close()
+    ended(pid)
+
+
+def child_first(s, echo):
+    ended(in_child(os.fork(), lambda: echo(s, FIRST)))
+    echo(s)
+    s.close()
+
+
+def grandchild(s, echo):
+    def work():
+        pid = in_child(os.fork(), lambda: echo(s))
+        s.close()
+        ended(pid)
+
+    pid = in_child(os.fork(), work)
+    s.close()
+    ended(pid)
+
+
+def raw_clone(s, echo):
+    pid = libc.syscall(56, SIGCHLD, 0, 0, 0, 0)
+    assert pid >= 0
+    in_child(pid, lambda: echo(s))
+    s.close()
+    ended(pid)
+
+
+def raw_clone3(s, echo):
+    arguments = (ctypes.c_uint64 * 8)(0, 0, 0, 0, SIGCHLD, 0, 0, 0)
+    pid = libc.syscall(435, arguments, ctypes.sizeof(arguments))
+    assert pid >= 0
+    in_child(pid, lambda: echo(s))
+    s.close()
+    ended(pid)
+
+
+def command(s, _):
+    """The socket as standard input and output of a program that is not ours."""
+    s.setblocking(True)
+    assert subprocess.run(["cat"], stdin=s, stdout=s, timeout=LIMIT, check=True)
+    s.close()
+
+
+def spawned(s, _):
+    s.setblocking(True)
+    pid = os.posix_spawn("/bin/cat", ["cat"], os.environ,
+                         file_actions=[(os.POSIX_SPAWN_DUP2, s.fileno(), 0), (os.POSIX_SPAWN_DUP2, s.fileno(), 1)])
+    s.close()
+    ended(pid)
+
+
+def daemonised(s, echo):
+    """The double fork of a daemon: session leader in between, the grandchild is nobody's child."""
+    r, w = os.pipe()
+
+    def middle():
+        os.setsid()
+        if os.fork() == 0:
+            status = b"bad"
+            try:
+                echo(s)
+                status = b"good"
+            finally:
+                os.write(w, status)
+                os._exit(0)
+
+    pid = in_child(os.fork(), middle)
+    s.close()
+    ended(pid)
+    os.close(w)
+    assert os.read(r, 10) == b"good"
+
+
+def daemon_call(s, echo):
+    r, w = os.pipe()
+
+    def work():
+        assert libc.daemon(0, 1) == 0  # this process ends here; the call returns in its child
+        status = b"bad"
+        try:
+            echo(s)
+            status = b"good"
+        finally:
+            os.write(w, status)
+            os._exit(0)
+
+    pid = in_child(os.fork(), work)
+    s.close()
+    ended(pid)
+    os.close(w)
+    assert os.read(r, 10) == b"good"
+
+
+def parent_first(s, echo):
+    r, w = os.pipe()
+    if os.fork() == 0:
+        os.close(w)
+        os.read(r, 1)  # the parent is gone, or about to
+        echo(s)
+        print("good", flush=True)
+        os._exit(0)
+    os.close(r)
+
+
+WAYS = [child, child_beside_holder, parent, turns, at_once, child_first, grandchild, raw_clone, raw_clone3, command, spawned,
+        daemonised, daemon_call, parent_first]
+
+
+def main():
+    ip, port = sys.argv[1], int(sys.argv[2])
+    ways = {way.__name__: way for way in WAYS}
+    for name in sys.argv[3:]:
+        way, mode = name.split("/")
+        s = dial(ip, port)
+        s.settimeout(None)
+        ECHO[mode](s, FIRST)
+        must_be_offloaded(s)
+        ways[way](s, ECHO[mode])
+        if way != "parent_first":
+            print(name, "good", flush=True)
+
+
+main()
