@@ -50,8 +50,8 @@ def _offloaded(result, protocol, expected):
 
 def ping_pong(protocol="udp", nonblocked=False, size=14, percentile="p50"):
     def measure(net, client_env, server_env, seconds):
-        result = sockperf.run_pair(net["a"], net["b"], "pp", protocol, size, seconds, client_env, server_env,
-                                   nonblocked)
+        result = sockperf.run_pair(net["a"], net["b"], "pp", protocol, size, seconds, client_env=client_env,
+                                   server_env=server_env, nonblocked=nonblocked)
         if percentile not in result.latency or result.client_rc != 0:
             raise AssertionError(f"sockperf gave no {percentile}\n{result.text}")
         return Sample(result.latency[percentile], _offloaded(result, protocol, result.received))
@@ -60,7 +60,8 @@ def ping_pong(protocol="udp", nonblocked=False, size=14, percentile="p50"):
 
 def throughput(protocol="udp", size=64):
     def measure(net, client_env, server_env, seconds):
-        result = sockperf.run_pair(net["a"], net["b"], "tp", protocol, size, seconds, client_env, server_env)
+        result = sockperf.run_pair(net["a"], net["b"], "tp", protocol, size, seconds, client_env=client_env,
+                                   server_env=server_env)
         if not result.received or result.client_rc != 0:
             raise AssertionError(f"the server received nothing\n{result.text}")
         return Sample(result.rate, _offloaded(result, protocol, result.received),

@@ -83,7 +83,7 @@ class Sockperf(case.NetCase):
         result = sockperf.run_pair(self.a, self.b, "pp")
         self.assertEqual((result.client_rc, result.server_rc), (0, 0), result.text)
         self.assertEqual((result.dropped, result.duplicated, result.out_of_order), (0, 0, 0), result.text)
-        self.assertEqual(result.received, result.sent)
+        self.assertLessEqual(result.sent - result.received, 1)  # one may be on its way at the end
         self.assertGreater(result.latency["p50"], 0)
         self.assertGreaterEqual(result.kernel_in, result.received)
 

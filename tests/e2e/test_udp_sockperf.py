@@ -43,7 +43,8 @@ class Sockperf(case.NetCase):
             self.assertGreater(result.received, 0, result.text)
             self.assertLessEqual(result.received, result.sent, result.text)
         if mode == "pp" and not options.get("daemonize"):
-            self.assertEqual(result.received, result.sent, result.text)
+            # The last one may be on its way when the client's time is over.
+            self.assertLessEqual(result.sent - result.received, 1, result.text)
         self.check_path(result, size, client, server, options.get("daemonize"))
         return result
 
