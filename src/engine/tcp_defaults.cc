@@ -40,7 +40,7 @@ long one(const char* name, long otherwise) {
 
 struct Sysctls {
     tcp::TcpConfig config;
-    uint32_t somaxconn = 4096;
+    uint32_t somaxconn = 4096, max_half_open = 1024;
     PortRange ports;
 };
 
@@ -71,6 +71,11 @@ const Sysctls& sysctls() {
         long wmem[3] = {4096, 16384, 4194304};
         read_numbers("ipv4/tcp_wmem", wmem, 3);
         c.send_buffer = uint32_t(std::clamp<long>(wmem[2] / 4, 16384, 1 << 30));
+        c.send_buffer_max = uint32_t(std::clamp<long>(wmem[2], c.send_buffer, 1 << 30));
+        c.syn_cookies = one("ipv4/tcp_syncookies", 1) != 0;
+        c.mtu_probing = one("ipv4/tcp_mtu_probing", 0) != 0;
+        c.base_mss = uint16_t(one("ipv4/tcp_base_mss", 1024));
+        s.max_half_open = uint32_t(one("ipv4/tcp_max_syn_backlog", 1024));
         char algorithm[32] = {};
         const int fd = int(sys::raw(SYS_openat, AT_FDCWD,
                                     sys::ptr("/proc/sys/net/ipv4/tcp_congestion_control"),
@@ -108,6 +113,8 @@ tcp::TcpConfig tcp_defaults(const Options& options, const RingCaps& caps, uint32
 }
 
 uint32_t listen_backlog_limit() { return sysctls().somaxconn; }
+
+uint32_t half_open_limit() { return sysctls().max_half_open; }
 
 PortRange automatic_ports() { return sysctls().ports; }
 

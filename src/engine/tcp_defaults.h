@@ -12,6 +12,8 @@ namespace vma {
 tcp::TcpConfig tcp_defaults(const Options& options, const RingCaps& caps, uint32_t mtu);
 // net.core.somaxconn
 uint32_t listen_backlog_limit();
+// net.ipv4.tcp_max_syn_backlog
+uint32_t half_open_limit();
 // net.ipv4.ip_local_port_range. Empty (count 0) when some ports are reserved: then the kernel has to choose.
 struct PortRange {
     uint16_t first = 0;

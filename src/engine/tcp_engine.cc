@@ -9,6 +9,7 @@
 
 #include "engine/network_monitor.h"
 #include "engine/shard.h"
+#include "engine/tcp_defaults.h"
 #include "wire/checksum.h"
 #include "wire/icmp.h"
 #include "wire/ipv4.h"
@@ -418,6 +419,7 @@ void TcpEngine::to_listener(TcpListener& l, Received& r, Instant now, Seq iss_ab
     if (has_iss && open.iss <= iss_above) open.iss = iss_above + 1;
     open.ts_offset = timestamp_offset(secret_, r.local, r.remote);
     open.memory = &memory_;
+    open.secret = &secret_;
     tcp::Actions actions;
     const tcp::ListenVerdict verdict = tcp::on_syn(l.state, l.config, r.seg, open, now, actions);
     if (verdict.kind == tcp::ListenVerdict::drop) {
@@ -425,7 +427,7 @@ void TcpEngine::to_listener(TcpListener& l, Received& r, Instant now, Seq iss_ab
         if (verdict.reason == DropReason::tcp_backlog) l.overflows++;
         return;
     }
-    if (verdict.kind == tcp::ListenVerdict::reset) {
+    if (verdict.kind == tcp::ListenVerdict::reset || verdict.kind == tcp::ListenVerdict::cookie) {
         if (actions.has_reply) reply(actions.reply, r, l.ttl, l.tos);
         return;
     }
@@ -440,6 +442,7 @@ void TcpEngine::to_listener(TcpListener& l, Received& r, Instant now, Seq iss_ab
     h->peer_mac = r.peer_mac;
     l.state.half_open++;
     counters_.half_open++;
+    if (verdict.kind == tcp::ListenVerdict::established) return to_half_open(*h, r, now);
     if (actions.has_reply) reply(actions.reply, r, l.ttl, l.tos);
     queue_deadline(*h, tcp::deadline(h->record));
 }
@@ -517,16 +520,21 @@ void TcpEngine::icmp(const Packet& frame, Instant now) {
         return drops_.add(DropReason::no_endpoint);
     auto& c = static_cast<TcpConnection&>(*target);
     const Seq quoted{error->quoted_seq()};
-    if (quoted < c.tcb.snd.una || quoted > c.tcb.snd.nxt) return drops_.add(DropReason::tcp_state);
-    constexpr uint8_t kUnreachable = 3;
-    if (error->header.type == kUnreachable && c.tcb.state == tcp::State::SYN_SENT) {
+    constexpr uint8_t kUnreachable = 3, kFragmentationNeeded = 4;
+    const uint8_t type = error->header.type, code = error->header.code;
+    tcp::Actions actions;
+    bool believed;
+    if (type == kUnreachable && code == kFragmentationNeeded) {
+        believed = tcp::path_too_big(c.tcb, quoted, error->header.mtu, 40, actions);
+    } else {
         // RFC 1122 4.2.3.9 calls these soft for a synchronised connection; one that is opening fails, as in Linux.
         static constexpr int kErrno[] = {ENETUNREACH, EHOSTUNREACH, ENOPROTOOPT, ECONNREFUSED};
-        const uint8_t code = error->header.code;
-        tcp::Actions actions;
-        tcp::fail(c.tcb, code < 4 ? kErrno[code] : EHOSTUNREACH, actions);
-        absorb(c, actions, now);
+        const bool port = type == kUnreachable && code < 4;
+        believed = tcp::path_error(c.tcb, quoted, port ? kErrno[code] : EHOSTUNREACH, actions);
     }
+    if (!believed) return drops_.add(DropReason::tcp_state);
+    absorb(c, actions, now);
+    queue_output(c);
 }
 
 // ---- records
@@ -605,6 +613,7 @@ Result<TcpListener*> TcpEngine::listen(const Endpoint& local, const tcp::TcpConf
     l->tuple.local = local;
     l->config = config;
     l->state.backlog = backlog;
+    l->state.max_half_open = half_open_limit();
     l->owner = owner;
     if (const Status inserted = demux_.insert(l->tuple, *l); !inserted) {
         arena_.destroy(l);

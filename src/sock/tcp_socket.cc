@@ -171,7 +171,7 @@ void TcpSocket::apply_options(tcp::TcpConfig& c) const {
     if (options_.syncnt) c.syn_retries = uint8_t(options_.syncnt);
     if (options_.linger2 > 0) c.fin_timeout = Duration::seconds(options_.linger2);
     if (options_.window_clamp) c.window_clamp = uint32_t(options_.window_clamp);
-    if (options_.sndbuf) c.send_buffer = uint32_t(options_.sndbuf);
+    if (options_.sndbuf) c.send_buffer = c.send_buffer_max = uint32_t(options_.sndbuf);
     if (options_.rcvbuf) c.receive_buffer = c.receive_buffer_max = uint32_t(options_.rcvbuf);
     if (options_.congestion >= 0) c.cc = tcp::CcKind(options_.congestion);
     if (options_.pacing) c.pacing_rate = options_.pacing;

@@ -115,7 +115,9 @@ class TcpLink {
         SegView v = in_seg(*h.world.pool, s);
         Actions a;
         if (!h.open && h.server) {
-            ListenState ls{h.half ? 1u : 0u, 0, 16};
+            ListenState ls;
+            ls.half_open = h.half ? 1 : 0;
+            ls.backlog = 16;
             if (!h.half) {
                 OpenParams open{h.self, h.peer, initial_seq(h.secret, h.self, h.peer, now),
                                 timestamp_offset(h.secret, h.self, h.peer), h.world.memory.get()};

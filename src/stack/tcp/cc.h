@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "base/seq.h"
 #include "base/time.h"
 
 namespace vma::tcp {
@@ -22,12 +23,22 @@ struct CubicState {
     bool in_epoch = false;
 };
 
+// HyStart++, RFC 9406 section 4.2: leave slow start when the round trip grows, by way of a slower one.
+struct HyStart {
+    Duration last_min = Duration::max(), now_min = Duration::max(), base_min = Duration::max();
+    Seq round_end;
+    uint8_t samples = 0;
+    uint8_t slow_rounds = 0;  // of conservative slow start, 0: not in it
+    bool in_round = false;
+};
+
 struct Cc {
     CcKind kind = CcKind::cubic;
     uint32_t cwnd = 0;
     uint32_t ssthresh = kInfiniteSsthresh;
     uint32_t acked_bytes = 0;  // appropriate byte counting below one window (RFC 3465)
     CubicState cubic;
+    HyStart hystart;
 
     bool in_slow_start() const { return cwnd < ssthresh; }
 };
@@ -39,6 +50,8 @@ struct CcAck {
     Duration min_rtt;
     uint32_t acked = 0;  // bytes newly acknowledged
     uint32_t mss = 0;
+    Duration rtt{0};            // of this ACK, zero: no sample
+    Seq una, nxt;               // after it
     bool cwnd_limited = false;  // the window, not the application, held sending back
 };
 
@@ -57,6 +70,8 @@ const CcAlgorithm& cc_algorithm(CcKind kind);
 uint32_t initial_window(uint32_t mss);
 // RFC 5681 slow start; returns the bytes left over when ssthresh was reached.
 uint32_t grow_slow_start(Cc& cc, const CcAck& ack);
+// The same with HyStart++: while the threshold is still at its start, a growing round trip ends it.
+uint32_t grow_slow_start_carefully(Cc& cc, const CcAck& ack);
 // Halves once per RTO of idleness, not below the restart window (RFC 2861 as Linux does it).
 void restart_after_idle(Cc& cc, Duration idle, Duration rto, uint32_t mss, Instant now);
 

@@ -40,7 +40,7 @@ void cubic_grow(Cc& cc, const CcAck& ack) {
     if (!ack.cwnd_limited) return;
     uint32_t acked = ack.acked;
     if (cc.in_slow_start()) {
-        acked = grow_slow_start(cc, ack);
+        acked = grow_slow_start_carefully(cc, ack);
         if (acked == 0) return;
     }
     CubicState& c = cc.cubic;

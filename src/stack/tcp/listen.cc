@@ -6,7 +6,7 @@
 namespace vma::tcp {
 namespace {
 
-SegmentHead synack(const HalfOpen& h, const TcpConfig& cfg, Instant now) {
+SegmentHead synack(const HalfOpen& h, const TcpConfig& cfg, Instant now, bool cookie = false) {
     SegmentHead s;
     s.seq = h.iss;
     s.ack = h.irs + 1;
@@ -17,7 +17,7 @@ SegmentHead synack(const HalfOpen& h, const TcpConfig& cfg, Instant now) {
     s.opt.sack_permitted = h.sack_ok;
     if (h.has_ts) {
         s.opt.has_timestamps = true;
-        s.opt.ts_val = uint32_t(now.ns / 1000000) + h.ts_offset;
+        s.opt.ts_val = cookie ? cookie_timestamp(h, now) : uint32_t(now.ns / 1000000) + h.ts_offset;
         s.opt.ts_ecr = h.ts_recent;
     }
     if (h.wscale != kNoScale) {
@@ -28,9 +28,42 @@ SegmentHead synack(const HalfOpen& h, const TcpConfig& cfg, Instant now) {
     return s;
 }
 
+// How long after the last cookie an ACK may still return one.
+constexpr Duration kCookieLife = Duration::seconds(120);
+
+// An ACK for a connection that is not there. True: it returned a cookie, or was dropped.
+bool take_cookie(ListenState& listener, const TcpConfig& cfg, const SegView& seg,
+                 const OpenParams& open, Instant now, ListenVerdict& v) {
+    if (!cfg.syn_cookies || open.secret == nullptr || seg.has(kSyn)) return false;
+    if (now >= listener.cookies_until) return false;
+    if (!open_cookie(open, cfg, seg, now, v.record)) {
+        ++listener.cookies_wrong;
+        return false;
+    }
+    if (listener.full()) {
+        v.reason = DropReason::tcp_backlog;
+        return true;
+    }
+    ++listener.cookies_taken;
+    v.kind = ListenVerdict::established;
+    return true;
+}
+
+// Linux: cookies when the queue of half-open connections is full; without them the SYN is dropped, and already when only
+// a quarter of tcp_max_syn_backlog is left.
+bool wants_cookie(const ListenState& listener, const TcpConfig& cfg, const OpenParams& open) {
+    return listener.half_open_full() && cfg.syn_cookies && open.secret != nullptr;
+}
+bool no_room(const ListenState& listener, const TcpConfig& cfg, const OpenParams& open) {
+    if (listener.full()) return true;
+    if (cfg.syn_cookies && open.secret != nullptr) return false;
+    return listener.half_open_full() ||
+           listener.half_open + listener.max_half_open / 4 > listener.max_half_open;
+}
+
 }  // namespace
 
-ListenVerdict on_syn(const ListenState& listener, const TcpConfig& cfg, const SegView& seg,
+ListenVerdict on_syn(ListenState& listener, const TcpConfig& cfg, const SegView& seg,
                      const OpenParams& open, Instant now, Actions& out) {
     ListenVerdict v;
     // First RST, second ACK, third SYN.
@@ -39,6 +72,7 @@ ListenVerdict on_syn(const ListenState& listener, const TcpConfig& cfg, const Se
         return v;
     }
     if (seg.has(kAck)) {
+        if (take_cookie(listener, cfg, seg, open, now, v)) return v;
         reset_for(seg, out.reply);
         out.has_reply = true;
         v.kind = ListenVerdict::reset;
@@ -49,8 +83,7 @@ ListenVerdict on_syn(const ListenState& listener, const TcpConfig& cfg, const Se
         v.reason = DropReason::tcp_state;
         return v;
     }
-    if (listener.full() ||
-        listener.half_open >= std::max(listener.backlog, listener.max_half_open)) {
+    if (no_room(listener, cfg, open)) {
         v.reason = DropReason::tcp_backlog;
         return v;
     }
@@ -70,8 +103,19 @@ ListenVerdict on_syn(const ListenState& listener, const TcpConfig& cfg, const Se
     h.ecn = cfg.ecn != 0 && seg.has(kEce | kCwr) && seg.ecn == 0;
     h.sent_at = now;
     h.resend_at = now + kRtoInitial;
-    out.answer(synack(h, cfg, now));
     v.kind = ListenVerdict::half_open;
+    if (wants_cookie(listener, cfg, open)) {
+        h.iss = make_cookie(open, seg, now);
+        // Without timestamps there is no place to keep these.
+        if (!h.has_ts) {
+            h.wscale = kNoScale;
+            h.sack_ok = h.ecn = false;
+        }
+        listener.cookies_until = now + kCookieLife;
+        ++listener.cookies_sent;
+        v.kind = ListenVerdict::cookie;
+    }
+    out.answer(synack(h, cfg, now, v.kind == ListenVerdict::cookie));
     return v;
 }
 
@@ -111,6 +155,10 @@ HalfOpenVerdict segment_arrives(HalfOpen& h, const ListenState& listener, const 
         out.has_reply = true;
         return HalfOpenVerdict::keep;
     }
+    if (cfg.defer_accept > h.retries && seg.len() == 0) {
+        h.acked = true;  // TCP_DEFER_ACCEPT: the connection begins with its first text
+        return HalfOpenVerdict::keep;
+    }
     if (listener.full()) {
         // Linux: the ACK is forgotten, the SYN-ACK timer asks for another one.
         h.acked = true;
@@ -121,12 +169,16 @@ HalfOpenVerdict segment_arrives(HalfOpen& h, const ListenState& listener, const 
 
 HalfOpenVerdict deadline_reached(HalfOpen& h, const TcpConfig& cfg, Instant now, Actions& out) {
     if (now < h.resend_at) return HalfOpenVerdict::keep;
-    if (h.retries >= cfg.synack_retries) return HalfOpenVerdict::remove;
+    const uint8_t defer = cfg.defer_accept;
+    if (h.retries >= cfg.synack_retries && (!h.acked || h.retries >= defer))
+        return HalfOpenVerdict::remove;
+    // Deferred: silence until the end of the time, then a last chance.
+    const bool resend = defer == 0 || !h.acked || h.retries + 1 >= defer;
     ++h.retries;
     Duration next = kRtoInitial;
     for (unsigned i = 0; i < h.retries && next < kRtoMax; ++i) next = next * 2;
     h.resend_at = now + std::min(next, kRtoMax);
-    out.answer(synack(h, cfg, now));
+    if (resend) out.answer(synack(h, cfg, now));
     return HalfOpenVerdict::keep;
 }
 

@@ -119,6 +119,7 @@ bool repeat(Tcb& t, TxRange& r, uint32_t n, uint32_t mss, Instant now, SegmentPl
     }
     const bool head = &r == t.board.head;
     if (!t.board.resent(*t.memory, r, n, now, t.loss.delivered, mss)) return false;
+    stamp_rate(t, r, false, now);
     note_repeated(t, n, now);
     uint8_t flags = 0;
     if (text > 0 && (start + n == fin_at || start + n == fin_at + 1)) flags |= kPsh;
@@ -217,7 +218,9 @@ bool emit_text(Tcb& t, Instant now, SegmentPlan& p, uint32_t n, uint32_t mss) {
                      (n > 0 || t.write_seq() == t.snd.nxt);
     if (n == 0 && !fin) return false;
     const Seq end = start + (n + (fin ? 1 : 0));
+    const bool first = t.flight() == 0;
     if (!t.board.sent(*t.memory, start, end, now, t.loss.delivered, mss)) return false;
+    stamp_rate(t, *t.board.tail, first, now);
     t.snd.nxt = end;
     if (n % mss != 0) t.snd.sml = end;
     uint8_t flags = 0;
@@ -347,6 +350,8 @@ bool next_segment(Tcb& t, Instant now, SegmentPlan& p) {
     if (plan_tail_probe(t, now, p) || plan_retransmission(t, now, p) || plan_text(t, now, p))
         return true;
     keep_alive_by_persist(t, now);
+    note_app_limited(t);
+    note_busy(t, now);
     return plan_probe(t, now, p) || plan_ack(t, now, p);
 }
 

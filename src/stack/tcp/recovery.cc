@@ -157,13 +157,16 @@ void judge(Tcb& t, const SegView& seg, AckNews& news, Instant now) {
     enter_fast_recovery(t, now);
 }
 
-void grow(Tcb& t, uint32_t acked, uint32_t flight_before, Instant now) {
+void grow(Tcb& t, uint32_t acked, uint32_t flight_before, bool fresh_rtt, Instant now) {
     if (acked == 0) return;
     CcAck a;
     a.now = now;
     a.srtt = t.rtt.srtt;
     a.min_rtt = t.rtt.min_rtt;
     a.acked = acked;
+    if (fresh_rtt) a.rtt = t.rtt.latest;
+    a.una = t.snd.una;
+    a.nxt = t.snd.nxt;
     a.mss = t.snd.mss;
     // In slow start half a window in use is enough reason to probe further (Linux's rule).
     a.cwnd_limited = t.loss.limited || t.loss.state == Recovery::timeout ||
@@ -181,6 +184,7 @@ void advance(Tcb& t, const SegView& seg, AckResult& result, Actions& out) {
     t.count.bytes_acked += result.acked;
     t.timers.retries = t.timers.backoff = 0;
     t.timers.stalled_since = {};
+    t.soft_error = 0;
     t.loss.dup_acks = 0;
     if (!t.loss.sack_ok && t.board.reno_sacked > 0)
         t.board.reno_sacked -=
@@ -261,7 +265,7 @@ void process_ack(Tcb& t, const SegView& seg, Instant now, Actions& out) {
     if (news.duplicate) count_duplicate(t);
     if (news.advanced || result.sacked > 0) take_rtt(t, seg, result, now);
     const uint32_t delivered = result.acked + result.sacked;
-    t.loss.delivered += delivered;
+    if (delivered > 0) sample_rate(t, result, delivered, now);
 
     if (t.loss.sack_ok) rack_delivered(t, result, now);
     if (t.loss.tlp.out) probe_answered(t, seg, news, now);
@@ -275,7 +279,7 @@ void process_ack(Tcb& t, const SegView& seg, Instant now, Actions& out) {
         reduce_by_prr(t, delivered ? delivered : (reno_left ? t.snd.mss : 0),
                       news.advanced && news.lost == 0);
     } else {
-        grow(t, result.acked, news.flight_before, now);
+        grow(t, result.acked, news.flight_before, result.rtt_valid, now);
     }
     if (t.timers.kind == Rtx::persist && t.snd.wnd > 0) {
         // The window opened: output decides anew whether a probe is needed.
@@ -288,6 +292,10 @@ void process_ack(Tcb& t, const SegView& seg, Instant now, Actions& out) {
                               result.rtt_sent < t.board.head->sent;
     if ((news.advanced || sacked_early) && !news.timer_set) restart_timer(t, now);
     if (t.flight() == 0 && t.timers.kind != Rtx::persist) disarm(t);
+    // Send-buffer autotuning, as Linux: two windows, so that one can wait while the other is in flight.
+    if (news.advanced && t.out.limit < t.cfg.send_buffer_max)
+        t.out.limit = std::max(
+            t.out.limit, uint32_t(std::min<uint64_t>(2ull * t.cc.cwnd, t.cfg.send_buffer_max)));
 }
 
 void enter_timeout_recovery(Tcb& t, Instant now) {

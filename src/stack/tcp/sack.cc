@@ -79,6 +79,15 @@ namespace {
 
 // `r` was delivered up to `end`.
 void note_delivered(const TxRange& r, Seq end, AckResult& out) {
+    if (r.delivered_at.ns != 0 && (!out.rate_valid || r.delivered > out.rate_delivered ||
+                                   (r.delivered == out.rate_delivered && r.sent > out.rate_sent))) {
+        out.rate_valid = true;
+        out.rate_delivered = r.delivered;
+        out.rate_delivered_at = r.delivered_at;
+        out.rate_sent = r.sent;
+        out.rate_first_sent = r.first_sent;
+        out.rate_limited = r.app_limited;
+    }
     if (r.ever_retransmitted) {
         out.retransmitted_acked = true;
         // Which copy arrived is not known: an answer faster than any round trip was to an earlier one.
@@ -196,6 +205,16 @@ uint32_t Scoreboard::mark_lost_by_time(const Delivered& newest, Duration wait, I
         marked += r->len();
     }
     return marked;
+}
+
+uint32_t Scoreboard::mark_larger_lost(uint32_t mss) {
+    const uint32_t before = waiting;
+    for (TxRange* r = head; r != nullptr; r = r->next) {
+        if (r->sacked || std::min<uint32_t>(r->len(), r->mss) <= mss) continue;
+        set_in_flight_again(*r, false);
+        set_lost(*r);
+    }
+    return waiting - before;
 }
 
 void Scoreboard::unmark_lost() {

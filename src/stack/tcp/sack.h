@@ -16,9 +16,12 @@ struct TxRange {
     TxRange* next = nullptr;
     TxRange* prev = nullptr;
     Seq start, end;
-    Instant sent;            // last transmission
-    uint64_t delivered = 0;  // the connection's delivered count at that moment (rate samples)
-    uint16_t mss = 0;        // bytes per wire segment of that transmission
+    Instant sent;  // last transmission
+    // At that moment, for rate samples: bytes delivered, when the last of them were, and when the sending interval began.
+    uint64_t delivered = 0;
+    Instant delivered_at, first_sent;
+    bool app_limited = false;
+    uint16_t mss = 0;  // bytes per wire segment of that transmission
     bool sacked = false;
     bool lost = false;
     bool retransmitted =
@@ -51,8 +54,12 @@ struct AckResult {
     Instant rtt_sent;         // send time of the latest such range
     bool rack_valid = false;  // `rack` is set: RFC 8985 section 6.2 step 2
     Delivered rack;
-    bool reordered = false;       // something never repeated was delivered below `fack`
-    Seq reordered_at;             // the lowest such number
+    bool reordered = false;  // something never repeated was delivered below `fack`
+    Seq reordered_at;        // the lowest such number
+    // Of the newest segment delivered: start of the rate sample.
+    bool rate_valid = false, rate_limited = false;
+    uint64_t rate_delivered = 0;
+    Instant rate_delivered_at, rate_sent, rate_first_sent;
     bool original_acked = false;  // something never repeated below `recover` was delivered (F-RTO)
 };
 
@@ -87,6 +94,8 @@ struct Scoreboard {
     // `again` those of them whose retransmission was lost.
     uint32_t mark_lost_by_time(const Delivered& newest, Duration wait, Instant now,
                                Duration& wait_more, uint32_t& again);
+    // What was sent in segments larger than `mss` is lost, unless it is sacked. Returns bytes marked.
+    uint32_t mark_larger_lost(uint32_t mss);
     // Spurious recovery: nothing is lost after all.
     void unmark_lost();
     // The last segment of what is in flight, cut off at a border of `mss`; null: nothing there, sacked, or no memory.

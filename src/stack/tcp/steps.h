@@ -34,6 +34,29 @@ void reduce_by_prr(Tcb& t, uint32_t delivered, bool good);
 // Starts the retransmission timer anew from now, or stops it when nothing is in flight.
 void rearm_rto(Tcb& t, Instant now);
 
+// rate.cc
+// Books `delivered` bytes and takes a sample of the delivery rate.
+void sample_rate(Tcb& t, const AckResult& result, uint32_t delivered, Instant now);
+// A range was sent (again): what its sample will start from.
+void stamp_rate(Tcb& t, TxRange& range, bool first_in_flight, Instant now);
+// Sending stopped for want of text.
+void note_app_limited(Tcb& t);
+// What the sender waits for from now on.
+void note_busy(Tcb& t, Instant now);
+
+// path.cc
+// An RTO expired: large segments may be what does not get through.
+void suspect_black_hole(Tcb& t, Actions& out);
+
+// cookies.cc
+// ISN of the SYN-ACK for `seg` and the low bits of its timestamp, RFC 4987 section 3.6.
+Seq make_cookie(const OpenParams& open, const SegView& syn, Instant now);
+// The record that a returned cookie stands for; false: it is none of ours.
+bool open_cookie(const OpenParams& open, const TcpConfig& cfg, const SegView& ack, Instant now,
+                 HalfOpen& record);
+// The peer's options, hidden in the timestamp of the SYN-ACK.
+uint32_t cookie_timestamp(const HalfOpen& h, Instant now);
+
 // rack.cc
 // What was delivered moves RACK's newest segment, the reordering seen and its window (RFC 8985 section 6.2 steps 1 to 4).
 void rack_delivered(Tcb& t, const AckResult& result, Instant now);

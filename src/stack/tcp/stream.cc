@@ -11,6 +11,7 @@ size_t write(Tcb& t, const iovec* iov, size_t count, Instant now, Actions& out) 
         !((t.state == State::SYN_SENT || t.state == State::SYN_RECEIVED) && !t.snd.fin_queued))
         return 0;
     const size_t n = t.out.append(*t.memory, iov, count);
+    t.busy.write_cut = t.out.room() == 0;
     if (n > 0) out.set(kOutput);
     return n;
 }
@@ -56,6 +57,8 @@ void config_changed(Tcb& t, Instant now, Actions& out) {
 }
 
 void set_buffers(Tcb& t, uint32_t send, uint32_t receive, bool fixed) {
+    // A size of the application's own is not tuned any more.
+    if (send != t.out.limit) t.cfg.send_buffer_max = send;
     t.out.limit = send;
     t.cfg.send_buffer = send;
     // The window in the peer's hands stays valid: offers never retreat, whatever the buffer.
@@ -116,6 +119,39 @@ Numbers numbers(const Tcb& t, Instant now) {
     n.delivered = segments(uint32_t(std::min<uint64_t>(t.loss.delivered, 0xffffffff)));
     n.dsack_dups = t.count.dsacks_in;
     n.ooo_packets = t.count.ooo_in;
+    n.reordering = t.loss.rack.reordering;
+    n.reordering_seen = t.loss.rack.reorderings;
+    n.delivered_ce = t.count.ece_in;
+    n.total_rto = t.count.timeouts;
+    n.rcv_rtt_us = uint32_t(t.autotune.rtt.to_micros());
+    if (t.rate.interval.ns > 0)
+        n.delivery_rate = uint64_t(double(t.rate.bytes) * 1e9 / double(t.rate.interval.ns));
+    n.delivery_rate_app_limited = t.rate.sample_limited;
+    n.ecn = t.ecn.on;
+    n.ecn_seen = t.count.ce_in > 0;
+    switch (t.loss.state) {
+        case Recovery::open:
+            n.ca_state = t.board.sacked > 0 || t.loss.dup_acks > 0 ? 1 : 0;
+            break;
+        case Recovery::cwr:
+            n.ca_state = 2;
+            break;
+        case Recovery::fast:
+            n.ca_state = 3;
+            break;
+        case Recovery::timeout:
+            n.ca_state = 4;
+            break;
+    }
+    auto spent = [&](Busy what) {
+        Duration d = t.busy.total[unsigned(what)];
+        if (t.busy.now == what) d = d + (now - t.busy.since);
+        return uint64_t(d.to_micros());
+    };
+    n.rwnd_limited_us = spent(Busy::peer_window);
+    n.sndbuf_limited_us = spent(Busy::send_buffer);
+    n.busy_us = spent(Busy::sending) + n.rwnd_limited_us + n.sndbuf_limited_us;
+    n.pacing_rate = n.max_pacing_rate = t.cfg.pacing_rate ? t.cfg.pacing_rate : UINT64_MAX;
     return n;
 }
 

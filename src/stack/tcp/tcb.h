@@ -41,6 +41,7 @@ struct TcpConfig {
     uint16_t max_seg = 0;             // TCP_MAXSEG, 0: none
     uint32_t max_gso_bytes = 0;       // largest payload of one plan; 0: one segment
     uint32_t send_buffer = 87040;     // bytes accepted before writes stop
+    uint32_t send_buffer_max = 0;     // autotuning's limit; not above send_buffer: fixed
     uint32_t receive_buffer = 65535;  // bytes of window offered at first
     uint32_t receive_buffer_max =
         3145728;  // autotuning's limit; equal to receive_buffer: fixed by SO_RCVBUF
@@ -51,9 +52,14 @@ struct TcpConfig {
     bool quickack = true;  // TCP_QUICKACK as set last
     bool keepalive = false;
     bool slow_start_after_idle = true;
-    bool tail_probe = true;  // tcp_early_retrans 3
-    bool frto = true;        // tcp_frto
-    uint8_t ecn = 2;         // tcp_ecn: 0 off, 1 asked for and accepted, 2 accepted
+    bool tail_probe = true;    // tcp_early_retrans 3
+    bool frto = true;          // tcp_frto
+    uint8_t ecn = 2;           // tcp_ecn: 0 off, 1 asked for and accepted, 2 accepted
+    bool syn_cookies = true;   // tcp_syncookies
+    uint8_t defer_accept = 0;  // TCP_DEFER_ACCEPT, as repetitions of the SYN-ACK
+    bool mtu_probing =
+        false;  // tcp_mtu_probing 1: smaller segments when the path swallows large ones
+    uint16_t base_mss = 1024;  // tcp_base_mss, where that search begins
     uint8_t syn_retries = 6, synack_retries = 5, retries1 = 3, retries2 = 15, orphan_retries = 8;
     uint8_t keepalive_probes = 9;
     uint16_t quickack_segments = 16;  // VMA_TCP_QUICKACK_THRESHOLD's seam
@@ -103,7 +109,8 @@ struct Rcv {
 // RFC 7323 timestamps; one tick is a millisecond.
 struct Timestamps {
     bool on = false;
-    uint32_t recent = 0;  // TS.Recent; 0: not known (adopted), any value of the peer is new, as in Linux
+    uint32_t recent =
+        0;  // TS.Recent; 0: not known (adopted), any value of the peer is new, as in Linux
     Instant recent_at;
     uint32_t offset = 0;  // added to the clock, random per connection
     uint32_t value(Instant now) const { return uint32_t(now.ns / 1000000) + offset; }
@@ -208,6 +215,25 @@ struct Timers {
     Instant last_snd;        // data
 };
 
+// What keeps the sender busy, and for how long (Linux's chronographs).
+enum class Busy : uint8_t { idle, sending, peer_window, send_buffer };
+struct BusyTimes {
+    Busy now = Busy::idle;
+    bool write_cut = false;  // the last write found the send buffer full
+    Instant since;
+    Duration total[4] = {};
+};
+
+// Delivery rate (draft-cheng-iccrg-delivery-rate-estimation).
+struct DeliveryRate {
+    Instant delivered_at;      // of the last delivery
+    Instant first_sent;        // start of the current sending interval
+    uint64_t app_limited = 0;  // `delivered` at which a lack of text ends to show; 0: none
+    uint64_t bytes = 0;        // last sample
+    Duration interval{0};
+    bool sample_limited = false;
+};
+
 struct Counters {
     uint64_t bytes_sent = 0, bytes_acked = 0, bytes_received = 0, bytes_retransmitted = 0;
     uint64_t segs_in = 0, segs_out = 0, data_segs_in = 0, data_segs_out = 0;
@@ -215,6 +241,7 @@ struct Counters {
     uint32_t challenge_acks = 0, paws_drops = 0, dsacks_in = 0, ooo_in = 0;
     uint32_t undos = 0, tail_probes = 0, spurious_timeouts = 0, ce_in = 0, ece_in = 0;
     uint64_t bytes_lost = 0;  // marked lost, ever
+    uint32_t black_holes = 0;
 };
 
 struct Tcb {
@@ -226,6 +253,8 @@ struct Tcb {
     bool rst_due = false;        // abort: next_segment() emits the RST
     bool syn_due = false;        // SYN or SYN-ACK to (re)send
     int error = 0;               // errno value that ended the connection
+    int soft_error =
+        0;  // ICMP's, reported if the connection dies of silence (RFC 1122 section 4.2.3.9)
     Endpoint local, remote;
     TcpMemory* memory = nullptr;
     Snd snd;
@@ -243,6 +272,8 @@ struct Tcb {
     Reorder ooo;
     TcpConfig cfg;
     Counters count;
+    BusyTimes busy;
+    DeliveryRate rate;
     // Receive autotuning (dynamic right sizing): bytes read since `at`, over one round trip.
     struct {
         Instant at;
@@ -273,9 +304,10 @@ struct HalfOpen {
     uint8_t wscale = kNoScale;
     uint8_t retries = 0;
     bool has_ts = false, sack_ok = false;
-    bool ecn = false;    // RFC 3168, asked for by the SYN
-    bool acked = false;  // final ACK seen while the accept queue was full
-    Instant sent_at;     // of the first SYN-ACK: RTT sample
+    bool ecn = false;  // RFC 3168, asked for by the SYN
+    bool acked =
+        false;  // final ACK seen, but not taken: the accept queue was full, or text is waited for
+    Instant sent_at;  // of the first SYN-ACK: RTT sample
     Instant resend_at;
 };
 
@@ -295,11 +327,15 @@ struct TimeWait {
 
 // What the caller counts for one listener.
 struct ListenState {
-    uint32_t half_open = 0;         // HalfOpen records
-    uint32_t accept_queue = 0;      // established, not accepted
-    uint32_t backlog = 0;           // listen(2) argument, clamped
-    uint32_t max_half_open = 1024;  // tcp_max_syn_backlog; the seam for SYN cookies
-    bool full() const { return accept_queue > backlog; }  // Linux's sk_acceptq_is_full
+    uint32_t half_open = 0;     // HalfOpen records
+    uint32_t accept_queue = 0;  // established, not accepted
+    uint32_t backlog = 0;       // listen(2) argument, clamped
+    uint32_t max_half_open =
+        1024;               // tcp_max_syn_backlog: without cookies a quarter of it stays free
+    Instant cookies_until;  // cookies were sent until two minutes before this
+    uint64_t cookies_sent = 0, cookies_taken = 0, cookies_wrong = 0;
+    bool full() const { return accept_queue > backlog; }         // Linux's sk_acceptq_is_full
+    bool half_open_full() const { return half_open > backlog; }  // and inet_csk_reqsk_queue_is_full
 };
 
 }  // namespace vma::tcp

@@ -11,6 +11,7 @@
 // All calls on one Tcb are made under its shard's lease. None blocks, allocates outside of TcpMemory, or calls back.
 #pragma once
 
+#include "stack/isn.h"
 #include "stack/tcp/tcb.h"
 
 namespace vma::tcp {
@@ -22,18 +23,21 @@ struct OpenParams {
     Seq iss;                 // isn.h
     uint32_t ts_offset = 0;  // isn.h
     TcpMemory* memory = nullptr;
+    const IsnSecret* secret = nullptr;  // for SYN cookies; null: none are made
 };
 // Active open of a fresh Tcb: SYN_SENT, the SYN is ready to be pulled.
 void connect(Tcb& t, const OpenParams& open, const TcpConfig& cfg, Instant now);
 
 struct ListenVerdict {
-    enum Kind : uint8_t { drop, half_open, reset } kind = drop;
+    enum Kind : uint8_t { drop, half_open, reset, cookie, established } kind = drop;
     DropReason reason = DropReason::none;  // with drop
     HalfOpen record;  // with half_open: keep it, and send actions.reply (SYN-ACK)
+    // cookie: send actions.reply, keep nothing. established: the segment returned a cookie; treat `record` as a half-open
+    // one to which that segment arrives.
 };
 // A segment for a listener that matches no connection, HalfOpen or TimeWait (RFC 9293 section 3.10.7.2). `reset`: send
 // actions.reply. iss and ts_offset as for connect().
-ListenVerdict on_syn(const ListenState& listener, const TcpConfig& cfg, const SegView& seg,
+ListenVerdict on_syn(ListenState& listener, const TcpConfig& cfg, const SegView& seg,
                      const OpenParams& open, Instant now, Actions& out);
 
 enum class HalfOpenVerdict : uint8_t {
@@ -110,6 +114,11 @@ void set_buffers(Tcb& t, uint32_t send, uint32_t receive, bool fixed);
 // The path takes segments of at most `mss` bytes of payload with no options counted (path MTU less 40 or 60). What is in
 // flight is cut anew when it is repeated.
 void path_mss_changed(Tcb& t, uint16_t mss, Actions& out);
+// An ICMP error about a segment of this connection. False: the quoted number is not in flight (RFC 5927 section 4.1), and
+// nothing was done. too_big: `mtu` less headers is the new segment size, what is larger goes out again at once. Else
+// `error`: ends a connection that is opening, is remembered by one that is open.
+bool path_too_big(Tcb& t, Seq quoted, uint32_t mtu, uint32_t headers, Actions& out);
+bool path_error(Tcb& t, Seq quoted, int error, Actions& out);
 // ICMP or local error already judged hard by the caller: fails a connection that is opening.
 void fail(Tcb& t, int error, Actions& out);
 // Gives queues and blocks back. The Tcb may then be freed or used for a new connection after reset to Tcb{}.
@@ -150,6 +159,12 @@ struct Numbers {
     uint64_t bytes_acked, bytes_received, bytes_sent, bytes_retrans;
     uint64_t segs_in, segs_out, data_segs_in, data_segs_out, delivered;
     uint32_t dsack_dups, ooo_packets;
+    uint32_t reordering, reordering_seen, delivered_ce, total_rto, rcv_rtt_us;
+    uint64_t delivery_rate;  // bytes per second, 0: no sample
+    bool delivery_rate_app_limited, ecn, ecn_seen;
+    uint8_t ca_state;  // Linux's TCP_CA_*: 0 open, 1 disorder, 2 CWR, 3 recovery, 4 loss
+    uint64_t busy_us, rwnd_limited_us, sndbuf_limited_us;
+    uint64_t pacing_rate, max_pacing_rate;  // bytes per second, UINT64_MAX: none
 };
 Numbers numbers(const Tcb& t, Instant now);
 

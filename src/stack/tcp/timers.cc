@@ -29,7 +29,7 @@ bool retries_over(const Tcb& t, unsigned retries, Instant now) {
 void syn_expired(Tcb& t, Instant now, Actions& out) {
     const uint8_t most = t.passive ? t.cfg.synack_retries : t.cfg.syn_retries;
     if (t.timers.retries >= most || user_timeout_over(t, t.timers.stalled_since, now)) {
-        enter_closed(t, ETIMEDOUT, out);
+        enter_closed(t, t.soft_error ? t.soft_error : ETIMEDOUT, out);
         return;
     }
     if (t.timers.retries == 0) t.timers.stalled_since = t.timers.rtx_at - t.rtt.rto;
@@ -53,11 +53,12 @@ void rto_expired(Tcb& t, Instant now, Actions& out) {
     const uint8_t most = t.orphan ? t.cfg.orphan_retries : t.cfg.retries2;
     if ((!alive && retries_over(t, most, now)) ||
         user_timeout_over(t, t.timers.stalled_since, now)) {
-        enter_closed(t, ETIMEDOUT, out);
+        enter_closed(t, t.soft_error ? t.soft_error : ETIMEDOUT, out);
         return;
     }
     if (t.timers.retries < 255) ++t.timers.retries;
     if (t.timers.backoff < 32) ++t.timers.backoff;
+    suspect_black_hole(t, out);
     enter_timeout_recovery(t, now);
     arm(t, Rtx::rto, now + t.rtt.backed_off(t.timers.backoff));
     out.set(kOutput);
@@ -88,7 +89,7 @@ void persist_expired(Tcb& t, Instant now, Actions& out) {
     if (t.timers.probes == 0) t.timers.stalled_since = now;
     const uint8_t most = t.orphan ? t.cfg.orphan_retries : t.cfg.retries2;
     if (t.timers.probes >= most || user_timeout_over(t, t.timers.stalled_since, now)) {
-        enter_closed(t, ETIMEDOUT, out);
+        enter_closed(t, t.soft_error ? t.soft_error : ETIMEDOUT, out);
         return;
     }
     ++t.timers.probes;  // back to zero with every ACK
@@ -116,7 +117,7 @@ void keepalive_expired(Tcb& t, Instant now, Actions& out) {
                           : t.timers.keepalives >= t.cfg.keepalive_probes;
     if (over) {
         t.rst_due = true;
-        enter_closed(t, ETIMEDOUT, out);
+        enter_closed(t, t.soft_error ? t.soft_error : ETIMEDOUT, out);
         return;
     }
     ++t.timers.keepalives;

@@ -147,6 +147,7 @@ OpenParams Script::params() {
     p.remote = {IpAddr::v4(10, 0, 0, 2), 80};
     p.iss = {kOurIss};
     p.memory = world_.memory.get();
+    p.secret = &secret_;
     return p;
 }
 
@@ -248,6 +249,13 @@ bool Script::call(ScriptLine& line) {
         mark_urgent(t_);
     } else if (line.verb == "shutdown") {
         shutdown_write(t_, now_, a);
+    } else if (line.verb == "too_big") {
+        const bool believed = path_too_big(t_, Seq{iss_} + line.get("seq", 1),
+                                           line.get("mtu", 1500), line.get("headers", 40), a);
+        if (believed == line.word("ignored")) fail("the quoted number was judged otherwise");
+    } else if (line.verb == "unreachable") {
+        const bool believed = path_error(t_, Seq{iss_} + line.get("seq", 1), EHOSTUNREACH, a);
+        if (believed == line.word("ignored")) fail("the quoted number was judged otherwise");
     } else if (line.verb == "shutdown_read") {
         shutdown_read(t_);
     } else if (line.verb == "close") {
@@ -284,6 +292,11 @@ void Script::config(ScriptLine& line) {
     flag("tail_probe", c.tail_probe);
     flag("frto", c.frto);
     number("ecn", c.ecn);
+    flag("cookies", c.syn_cookies);
+    flag("mtu_probing", c.mtu_probing);
+    number("defer_accept", c.defer_accept);
+    number("sndbuf_max", c.send_buffer_max);
+    number("retries1", c.retries1);
     number("mss", c.mss);
     number("maxseg", c.max_seg);
     number("gso", c.max_gso_bytes);
@@ -393,10 +406,11 @@ Seg Script::incoming(ScriptLine& line) {
     s.seq = kPeerIss + line.get("seq", syn ? 0 : uint32_t(t_.rcv.nxt.v - kPeerIss));
     const uint32_t len = line.get("len", 0);
     s.text = pattern(s.seq - kPeerIss - 1 + (syn ? 1 : 0), len);
-    s.ack = line.has("ack")             ? iss_ + line.get("ack", 0)
-            : (s.flags & kAck) && half_ ? iss_ + 1
-            : (s.flags & kAck)          ? t_.snd.una.v
-                                        : 0;
+    const bool embryo = listening_ && t_.state == State::CLOSED && !t_.memory;
+    if (line.has("ack"))
+        s.ack = iss_ + line.get("ack", 0);
+    else if (s.flags & kAck)
+        s.ack = embryo ? iss_ + 1 : t_.snd.una.v;
     s.wnd = uint16_t(line.get("win", peer_window_));
     s.urg = uint16_t(line.get("urg", 0));
     s.gso_size = uint16_t(line.get("gso", 0));
@@ -411,10 +425,11 @@ Seg Script::incoming(ScriptLine& line) {
             const size_t slash = v->find('/');
             s.opt.has_timestamps = true;
             s.opt.ts_val = uint32_t(std::strtoul(v->c_str(), nullptr, 0));
-            s.opt.ts_ecr =
-                slash == std::string::npos
-                    ? t_.ts.value(now_)
-                    : t_.ts.offset + uint32_t(std::strtoul(v->c_str() + slash + 1, nullptr, 0));
+            if (slash != std::string::npos)
+                s.opt.ts_ecr =
+                    t_.ts.offset + uint32_t(std::strtoul(v->c_str() + slash + 1, nullptr, 0));
+            else
+                s.opt.ts_ecr = embryo ? our_stamp_ : t_.ts.value(now_);
         }
     } else if (peer_stamps_) {
         s.opt.has_timestamps = true;
@@ -451,12 +466,14 @@ void Script::to_listener(SegView& seg) {
     Actions a;
     if (!half_) {
         ListenVerdict v = on_syn(listener_, cfg_, seg, params(), now_, a);
-        if (v.kind == ListenVerdict::half_open) {
-            half_ = v.record;
-            ++listener_.half_open;
-        }
-        return note(a);
+        note(a);
+        if (v.kind != ListenVerdict::half_open && v.kind != ListenVerdict::established) return;
+        half_ = v.record;
+        ++listener_.half_open;
+        iss_ = half_->iss.v;
+        if (v.kind == ListenVerdict::half_open) return;
     }
+    a = {};
     const HalfOpenVerdict v = vma::tcp::segment_arrives(*half_, listener_, cfg_, seg, now_, a);
     note(a);
     if (v == HalfOpenVerdict::keep) return;
@@ -474,7 +491,12 @@ void Script::to_listener(SegView& seg) {
 // ---- segments out
 
 void Script::reply(const Actions& a) {
-    if (a.has_reply) sent_.push_back(out_seg(a.reply));
+    if (!a.has_reply) return;
+    sent_.push_back(out_seg(a.reply));
+    if (a.reply.flags == (kSyn | kAck) || a.reply.flags == (kSyn | kAck | kEce)) {
+        iss_ = a.reply.seq.v;
+        if (a.reply.opt.has_timestamps) our_stamp_ = a.reply.opt.ts_val;
+    }
 }
 
 void Script::collect() {
@@ -607,6 +629,22 @@ void Script::expect(ScriptLine& line) {
     number("reordering", t_.loss.rack.reordering);
     number("reorderings", t_.loss.rack.reorderings);
     number("ecn", t_.ecn.on ? 1 : 0);
+    number("cookies_taken", int64_t(listener_.cookies_taken));
+    number("cookies_wrong", int64_t(listener_.cookies_wrong));
+    number("sackok", t_.loss.sack_ok ? 1 : 0);
+    number("snd_wscale", t_.snd.wscale);
+    number("black_holes", t_.count.black_holes);
+    number("timeout_errno", t_.soft_error);
+    const Numbers n = numbers(t_, now_);
+    number("ca_state", n.ca_state);
+    number("busy_ms", int64_t(n.busy_us / 1000));
+    number("rwnd_limited_ms", int64_t(n.rwnd_limited_us / 1000));
+    number("sndbuf_limited_ms", int64_t(n.sndbuf_limited_us / 1000));
+    number("delivery_rate", int64_t(n.delivery_rate));
+    number("total_rto", n.total_rto);
+    number("bytes_acked", int64_t(n.bytes_acked));
+    number("bytes_retrans", int64_t(n.bytes_retrans));
+    number("retries", t_.timers.retries);
     number("challenges", t_.count.challenge_acks);
     number("paws", t_.count.paws_drops);
     number("backoff", t_.timers.backoff);

@@ -82,6 +82,7 @@ class Script {
     int line_ = 0;
     bool broken_ = false;
     uint32_t iss_ = kOurIss;
+    uint32_t our_stamp_ = 0;  // of our SYN-ACK
 };
 
 }  // namespace vma::tcp

@@ -199,11 +199,12 @@ TEST(SimultaneousOpen, SynAckIsRepeated) {
 
 struct Listener {
     Conn c;
-    ListenState state{0, 0, 8};
+    ListenState state;
     Seg syn{5000, 0, kSyn};
     HalfOpen half;
 
     Listener() {
+        state.backlog = 8;
         c.cfg.timestamps = true;
         c.cfg.receive_buffer_max = 3 << 20;
         syn.opt.has_mss = true;
