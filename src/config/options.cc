@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
+#include <cstdlib>
 #include <cstring>
 
 #include "config/option_value.h"
@@ -159,6 +160,53 @@ Reading read_value(const OptionRow& row, std::string_view text, const ParseConte
     return unusable("unknown kind");
 }
 
+int64_t nearest_power_of_two(int64_t value, const OptionRow& row) {
+    const auto v = uint64_t(std::clamp(value, row.min, row.max));
+    const uint64_t below = std::bit_floor(v), above = std::bit_ceil(v);
+    return int64_t(v - below <= above - v ? below : above);
+}
+
+// The valid value nearest to a text that is none, as one would write it; "" where nearness means nothing.
+std::string nearest_value(const OptionRow& row, std::string_view text) {
+    const Number n = number_from_text(text);
+    std::vector<std::string> words;
+    switch (row.kind) {
+        case OptionKind::integer:
+        case OptionKind::uinteger:
+            return n.digits ? std::to_string(std::clamp(n.value, row.min, row.max)) : "";
+        case OptionKind::uinteger_or_0:
+            if (!n.digits) return "";
+            return std::to_string(n.value < row.min / 2 ? 0
+                                                        : std::clamp(n.value, row.min, row.max));
+        case OptionKind::power_of_two:
+            return n.digits ? std::to_string(nearest_power_of_two(n.value, row)) : "";
+        case OptionKind::choice: {
+            const auto choices = option_choices(row);
+            if (!n.digits) {
+                if (!option_choice_by_word(row)) return "";
+                for (const OptionChoice& c : choices) words.emplace_back(c.text);
+                return nearest_word(text, words);
+            }
+            const OptionChoice* best = &choices.front();
+            for (const OptionChoice& c : choices)
+                if (std::abs(c.number - n.value) < std::abs(best->number - n.value)) best = &c;
+            return std::to_string(best->number);
+        }
+        case OptionKind::level:
+            for (int level = int(LogLevel::none); level <= int(LogLevel::all); ++level)
+                words.emplace_back(log_level_name(LogLevel(level)));
+            return nearest_word(text, words);
+        case OptionKind::spec:
+            for (const Spec s : {Spec::none, Spec::ultra_latency, Spec::latency, Spec::lbm_29west,
+                                 Spec::wombat_fh, Spec::mcd, Spec::mcd_irq, Spec::rti, Spec::p7750,
+                                 Spec::multi_ring_latency, Spec::vma})
+                words.emplace_back(spec_name(s));
+            return nearest_word(text, words);
+        default:
+            return "";
+    }
+}
+
 // What a value in force is called in a message.
 std::string in_force(const Options& o, Opt id) {
     const OptionRow& row = option_row(id);
@@ -274,10 +322,13 @@ class EnvironmentParser {
         const std::string_view text = given.value;
         Reading r = read_value(row, text, context_);
         if (r.usable) store_option(out_.options, id, r.value, Origin::environment);
-        if (!r.complaint.empty())
-            note(LogLevel::warning, "{}=\"{}\": {}; expected {}; using {}", given.name,
-                 text.substr(0, kShownValueMax), r.complaint, option_range(row),
+        if (!r.complaint.empty()) {
+            std::string nearest = r.usable ? "" : nearest_value(row, text);
+            if (!nearest.empty()) nearest = " (nearest: " + nearest + ")";
+            note(LogLevel::warning, "{}=\"{}\": {}; expected {}{}; using {}", given.name,
+                 text.substr(0, kShownValueMax), r.complaint, option_range(row), nearest,
                  in_force(out_.options, id));
+        }
         if (row.effect == OptionEffect::no_meaning)
             note(LogLevel::warning, "{} has no effect: {}", given.name, row.help);
     }

@@ -236,8 +236,10 @@ std::span<const char* const> environment_span(
 
 // The valid VMA_* name nearest to an unknown one by edit distance.
 const char* nearest_option_name(std::string_view);
+// The word of `words` nearest to `text`; "" when there is none.
+std::string nearest_word(std::string_view text, std::span<const std::string> words);
 
-std::string options_help();      // what `vma_docgen --help-text` and the tools print
+std::string options_help();      // what `vma_docgen help` prints
 std::string options_markdown();  // docs/CONFIG.md
 
 }  // namespace vma

@@ -244,6 +244,19 @@ std::string option_default_text(const OptionRow& row, bool vma) {
     return std::to_string(d.number);
 }
 
+std::string nearest_word(std::string_view text, std::span<const std::string> words) {
+    const EditDistance given(text);
+    std::string best;
+    unsigned least = ~0u;
+    for (const std::string& word : words) {
+        const unsigned d = given.from(word);
+        if (d >= least) continue;
+        least = d;
+        best = word;
+    }
+    return best;
+}
+
 const char* nearest_option_name(std::string_view name) {
     const EditDistance name_given(name);
     const char* best = kRows[0].name;

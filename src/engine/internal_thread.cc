@@ -7,6 +7,7 @@
 #include <sys/eventfd.h>
 
 #include <atomic>
+#include <new>
 
 #include "base/clock.h"
 #include "base/deferred_signal.h"
@@ -27,7 +28,12 @@ constexpr Duration kAttendIdle =
 constexpr Duration kHousekeeping = Duration::millis(500);
 
 OwnFd g_control;
-RulesWatch g_rules;  // VMA_CONF_WATCH
+// VMA_CONF_WATCH. Never destroyed: the thread may outlive exit handlers.
+RulesWatch& rules_watch() {
+    alignas(RulesWatch) static unsigned char memory[sizeof(RulesWatch)];
+    static RulesWatch* made = new (memory) RulesWatch;
+    return *made;
+}
 pthread_t g_thread;
 std::atomic<bool> g_running{false};
 std::atomic<bool> g_stop{false};
@@ -65,7 +71,7 @@ void turn(Instant& next_housekeeping) {
     nfds_t count = 0;
     fds[count++] = {g_control.fd(), POLLIN, 0};
     // A negative descriptor is none to ppoll.
-    fds[count++] = {g_rules.active() ? g_rules.fd() : -1, POLLIN, 0};
+    fds[count++] = {rules_watch().fd(), POLLIN, 0};
     Instant due = next_housekeeping;
     Runtime::for_each_space([&](NetSpace& space) {
         if (count + 3 > 90) return;
@@ -116,7 +122,7 @@ void turn(Instant& next_housekeeping) {
         sys::read(g_control.fd(), &drained, sizeof drained);
     }
     bool network = monotonic_now() >= due;
-    if (fds[1].revents && g_rules.process()) Runtime::reload_rules(true);
+    if (fds[1].revents && rules_watch().process()) Runtime::reload_rules(true);
     for (nfds_t i = 2; i < count; i++) network |= fds[i].revents != 0;
     if (network) Runtime::follow_network();
     for (Shard* shard : Runtime::shards()) shard->run_deadlines();
@@ -125,7 +131,7 @@ void turn(Instant& next_housekeeping) {
     if (monotonic_now() >= next_housekeeping) {
         next_housekeeping = monotonic_now() + kHousekeeping;
         Runtime::housekeeping();
-        if (g_rules.retry()) Runtime::reload_rules(true);
+        if (rules_watch().retry()) Runtime::reload_rules(true);
     }
 }
 
@@ -133,7 +139,7 @@ void turn(Instant& next_housekeeping) {
 void watch_rules(const Options& options) {
     if (!options.conf_watch) return;
     const std::string& file = Runtime::snapshot().rules.context().file;
-    if (const Status open = g_rules.open(file); !open)
+    if (const Status open = rules_watch().open(file); !open)
         vma_log(warning, "engine",
                 "VMA_CONF_WATCH: cannot watch {} (errno {}{}); vma_stats --reload still works",
                 file, open.error(),
@@ -145,7 +151,7 @@ void* run(void*) {
     LibraryScope scope;  // every libc call made from here goes straight to libc
     pthread_setname_np(pthread_self(), "vma");
     Instant next_housekeeping = monotonic_now() + kHousekeeping;
-    if (g_rules.active()) Runtime::reload_rules(true);
+    if (rules_watch().active()) Runtime::reload_rules(true);
     while (!g_stop.load(std::memory_order_acquire)) turn(next_housekeeping);
     g_ended.store(1, std::memory_order_release);
     sys::futex(reinterpret_cast<uint32_t*>(&g_ended), 1 /* FUTEX_WAKE */, 1);
@@ -193,7 +199,7 @@ bool InternalThread::start() {
             error);
         g_running = false;
         g_control.reset();
-        g_rules.reset();
+        rules_watch().reset();
         return false;
     }
     return true;
@@ -223,7 +229,7 @@ void InternalThread::stop() {
 void InternalThread::forget_in_child() {
     g_running = false;
     g_control.reset();
-    g_rules.reset();
+    rules_watch().reset();
 }
 
 int InternalThread::control_fd() { return g_control.fd(); }

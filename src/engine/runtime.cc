@@ -5,6 +5,7 @@
 #include <net/if.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <mutex>
@@ -64,6 +65,14 @@ std::string command_line() {
     for (char& c : text)
         if (c == 0) c = ' ';
     while (!text.empty() && text.back() == ' ') text.pop_back();
+    return text;
+}
+
+std::string time_text() {
+    const time_t now = time(nullptr);
+    tm parts;
+    char text[64] = "";
+    if (gmtime_r(&now, &parts)) strftime(text, sizeof text, "%a %b %e %H:%M:%S %Y UTC", &parts);
     return text;
 }
 
@@ -172,6 +181,7 @@ void Runtime::heavy_start() {
     BannerFacts facts;
     facts.command_line = command_line();
     facts.pid = sys::getpid();
+    facts.current_time = time_text();
     utsname name;
     if (uname(&name) == 0) {
         facts.kernel = name.release;

@@ -57,7 +57,7 @@ class Said(Talk):
 
     def test_high_log_level(self):
         out = self.talk(**self.quiet(VMA_TRACELEVEL="debug"))
-        self.said_once(out, "The log level is DEBUG", "For the usual speed unset VMA_TRACELEVEL")
+        self.said_once(out, "The log level is DEBUG", "For the usual speed unset VMA_TRACELEVEL", "Current Time: ")
 
     def test_locked_memory(self):
         out = self.talk(prefix=["prlimit", "--memlock=65536:65536"], **self.quiet(VMA_RING_KIND="verbs"))
@@ -112,6 +112,15 @@ class Said(Talk):
     def test_no_daemon(self):
         out = self.talk(**self.quiet(VMA_VMAD_NOTIFY_DIR="/tmp/vma-none"))
         self.said_once(out, "No daemon", "nothing is written to /tmp/vma-none")
+
+    def test_netserver(self):
+        program = os.path.join(self.folder, "netserver")
+        os.symlink("/usr/bin/python3", program)
+        for arguments, told in (([], 1), (["-D", "-f"], 0)):
+            done = self.b.run([program, "-c", "import socket; socket.socket()", *arguments],
+                              env={**case.preload_env(), "VMA_STATS_SHMEM_DIR": "", **self.quiet()})
+            self.assert_ok(done)
+            self.assertEqual(done.out.count("netserver forks for each test"), told, done.out)
 
     def test_settings(self):
         out = self.talk(**self.quiet(VMA_RX_POLL="x", VMA_TX_WRE="1000", VMA_RX_POL="1", XLIO_STRQ="1", VMA_SPEC="latency"))

@@ -1,5 +1,5 @@
 // vma_docgen: writes the documents that are made from tables. `vma_docgen config` prints docs/CONFIG.md, `vma_docgen help`
-// the same as plain text.
+// (or --help) the same as plain text.
 #include <cstdio>
 #include <string_view>
 
@@ -7,7 +7,7 @@
 
 int main(int argc, char** argv) {
     const std::string_view what = argc == 2 ? argv[1] : "";
-    if (what == "config" || what == "help") {
+    if (what == "config" || what == "help" || what == "--help") {
         const std::string text = what == "config" ? vma::options_markdown() : vma::options_help();
         return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() &&
                        std::fflush(stdout) == 0

@@ -15,6 +15,7 @@ namespace vma {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 ParsedOptions parse(const std::vector<std::string>& environment, const ParseContext& context = {}) {
     std::vector<const char*> entries;
@@ -47,6 +48,40 @@ void expect_one_complaint(const OptionRow& row, const std::string& text,
         : kept_default ? "using the default \"" + option_value_text(p.options, row.id) + "\""
                        : "using \"" + option_value_text(p.options, row.id) + "\"";
     EXPECT_THAT(about[0], HasSubstr(used));
+}
+
+// Where nearness means something, a value that cannot be used is answered with the nearest one that can; it is valid.
+void expect_nearest(const OptionRow& row, const std::string& text, const char* nearest) {
+    SCOPED_TRACE(std::string(row.name) + "=" + text);
+    const auto w = warnings(parse({std::string(row.name) + "=" + text}));
+    ASSERT_FALSE(w.empty());
+    EXPECT_THAT(w[0], HasSubstr(std::string(" (nearest: ") + nearest + ")"));
+    const ParsedOptions again = parse({std::string(row.name) + "=" + nearest});
+    for (const std::string& line : warnings(again)) EXPECT_THAT(line, Not(HasSubstr("expected")));
+    EXPECT_TRUE(again.options.is_set(row.id));
+}
+
+TEST(OptionTable, BadValuesAreToldTheNearest) {
+    unsigned numbers = 0;
+    for (const OptionRow& row : option_rows()) {
+        const bool number = row.kind == OptionKind::integer || row.kind == OptionKind::uinteger ||
+                            row.kind == OptionKind::uinteger_or_0 || row.kind == OptionKind::choice;
+        if (!number || row.outside != OutOfRange::fallback) continue;
+        ++numbers;
+        expect_nearest(row, std::to_string(row.max + 1), std::to_string(row.max).c_str());
+        if (row.kind != OptionKind::uinteger_or_0)
+            expect_nearest(row, std::to_string(row.min - 1), std::to_string(row.min).c_str());
+    }
+    EXPECT_GT(numbers, 50u);
+    expect_nearest(option_row(Opt::packet_ring_bytes), "3000000", "2097152");
+    expect_nearest(option_row(Opt::packet_ring_bytes), "1", "1048576");
+    expect_nearest(option_row(Opt::rx_prefetch_bytes_before_poll), "3", "0");
+    expect_nearest(option_row(Opt::rx_prefetch_bytes_before_poll), "31", "32");
+    expect_nearest(option_row(Opt::ring_allocation_logic_rx), "24", "20");
+    expect_nearest(option_row(Opt::ring_kind), "pakcet", "packet");
+    expect_nearest(option_row(Opt::tracelevel), "debgu", "DEBUG");
+    expect_nearest(option_row(Opt::spec), "latencyy", "latency");
+    expect_nearest(option_row(Opt::spec), "multi-ring-latency", "multi_ring_latency");
 }
 
 bool counts(OptionKind k) {
