@@ -325,7 +325,7 @@ long syscall(long number, ...) {
     if (number == SYS_execveat)
         return hook::execveat(int(a[0]), at<char>(a[1]), at<char*>(a[2]), at<char*>(a[3]),
                               int(a[4]));
-    if (number == SYS_exit_group) tell([] { sock::exit_prepare(); });
+    if (number == SYS_exit_group && !on_borrowed_memory()) tell([] { sock::exit_prepare(); });
     if (!forks(number, a)) return kernel();
     tell([=] { sock::fork_prepare(only_execs(number, a)); });
     const long pid = kernel();

@@ -472,7 +472,9 @@ void exec_prepare() {
     };
     settle_inherited(survives);
     for_each_socket([&](Socket& socket, int fd) {
-        if (socket.kind == ObjectKind::tcp || survives(fd)) (void)socket.hand_back(Reason::exec);
+        if (socket.state() == SocketState::offloaded &&
+            (socket.kind == ObjectKind::tcp || survives(fd)))
+            (void)socket.hand_back(Reason::exec);
     });
     if (!Runtime::shards().empty()) {
         tcp_orphans_to_kernel();
@@ -491,6 +493,10 @@ void exit_prepare() {
             if (socket.kind == ObjectKind::tcp && socket.state() == SocketState::offloaded &&
                 !socket.hand_back(Reason::exiting))
                 socket.teardown();
+            // Datagrams that wait here are a child's to read, if there is one.
+            if (socket.kind == ObjectKind::udp && forks_so_far() != 0 &&
+                socket.state() == SocketState::offloaded)
+                (void)socket.hand_back(Reason::exiting);
         });
         tcp_orphans_to_kernel();
         tcp_drain_orphans(Duration::seconds(60));
@@ -507,7 +513,10 @@ void seccomp_prepare() {
     settle_inherited([](int) { return true; });
     bool all = true;
     for_each_socket([&](Socket& socket, int) {
-        all &= socket.hand_back(Reason::seccomp) && socket.state() == SocketState::kernel;
+        (void)socket.hand_back(Reason::seccomp);
+        if (socket.kind == ObjectKind::tcp)
+            static_cast<TcpSocket&>(socket).drop_waiting(Reason::seccomp);
+        all &= socket.state() == SocketState::kernel;
     });
     if (!all) {
         vma_log(warning, "sock",

@@ -109,10 +109,36 @@ bool TcpSocket::hand_back(Reason why) {
             // New connections come by the twin from now on; those that wait here are still accepted from here.
             unsteer_listener();
             reason_.store(why, std::memory_order_relaxed);
+            if (!connections_wait()) end_listening(why);
             return true;
         default:
             return hand_back_connection(why);
     }
+}
+
+// Under control_.
+bool TcpSocket::connections_wait() {
+    for (unsigned i = 0; i < listeners_count_; i++) {
+        LeaseGuard lease(listeners_[i].shard->lease());
+        while (listeners_[i].shard->poll() != 0) {
+        }
+        if (listeners_[i].listener && !listeners_[i].listener->ready.empty()) return true;
+    }
+    return false;
+}
+
+// Under control_. The twin, which has listened all the time, is the listener; connections that wait here are reset.
+void TcpSocket::end_listening(Reason why) {
+    close_listeners();
+    phase_.store(Phase::kernel_listener, std::memory_order_release);
+    become_kernel(why);
+}
+
+void TcpSocket::drop_waiting(Reason why) {
+    std::lock_guard guard(control_);
+    if (state() == SocketState::offloaded &&
+        phase_.load(std::memory_order_relaxed) == Phase::listening)
+        end_listening(why);
 }
 
 void TcpSocket::listener_to_kernel(Reason why) {

@@ -626,6 +626,10 @@ Outcome TcpSocket::accept(int fd, sockaddr* addr, socklen_t* len, int flags) {
     Outcome outcome = Outcome::error(EAGAIN);
     const auto attempt = [&] {
         int new_fd = -1, error = 0;
+        if (state() == SocketState::kernel) {  // handed back meanwhile
+            outcome = Outcome::kernel();
+            return true;
+        }
         if (TcpSocket* socket = accept_from_ring(fd, flags, &new_fd, &error)) {
             if (addr && len) put_name(socket->remote_, addr, len);
             if (!FdTable::install(new_fd, socket)) {

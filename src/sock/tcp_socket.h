@@ -49,6 +49,8 @@ class TcpSocket final : public Socket {
     bool hand_back(Reason why) override;
     // A listener that this process serves, or would from its first accept on, is served by the kernel from now on.
     void listener_to_kernel(Reason why);
+    // A listener that was handed back and still has connections waiting resets them and is the kernel's altogether.
+    void drop_waiting(Reason why);
     // Before fork: the child may need the words to ask for a hand-back; listeners go back to the kernel, unless the child
     // will only exec.
     void prepare_fork(bool only_exec);
@@ -103,6 +105,8 @@ class TcpSocket final : public Socket {
 
     bool hand_back_connection(Reason why);
     void unsteer_listener();
+    bool connections_wait();
+    void end_listening(Reason why);
 
     NetSpace* space_ = nullptr;
     std::atomic<Phase> phase_{Phase::fresh};

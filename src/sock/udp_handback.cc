@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 
+#include "sock/fork.h"
 #include "sock/udp_socket.h"
 #include "wire/checksum.h"
 #include "wire/ipv4.h"
@@ -74,6 +75,12 @@ bool UdpSocket::hand_back(Reason why) {
     publish_state();
     move_queue_to_twin();
     finish_hand_back_if_drained();
+    // A forked child may be waiting for just this.
+    if (ShareRecord* record = share()) {
+        record->done.store(1, std::memory_order_release);
+        sys::futex(reinterpret_cast<volatile uint32_t*>(&record->done), 1 /* FUTEX_WAKE */,
+                   INT32_MAX);
+    }
     return true;
 }
 

@@ -340,6 +340,9 @@ void UdpSocket::teardown() {
     std::lock_guard guard(control_);
     if (inherited.load(std::memory_order_relaxed)) return;
     leave_shards();
+    // A child may hold the descriptor: what is queued is its to read.
+    if (const ShareRecord* record = share(); record && record->forks != forks_so_far())
+        move_queue_to_twin();
     const unsigned count = presence_count_.load(std::memory_order_relaxed);
     for (unsigned i = 0; i < count; i++) {
         LeaseGuard lease(presences_[i].shard->lease());

@@ -61,6 +61,9 @@ class Matrix(Ways):
                                                      ("raw_clone3", "nonblocking"), ("daemonised", "blocking"),
                                                      ("daemon_call", "epoll"))])
 
+    def test_epoll_across_the_fork(self):
+        self.walk(["shared_epoll/blocking", "waiting_parent/blocking"])
+
     def test_programs(self):
         self.walk(["command/blocking", "spawned/blocking", "command/epoll"])
 

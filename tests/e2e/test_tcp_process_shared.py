@@ -12,7 +12,7 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
 import duplex
-from netns import library
+from netns import Net, library
 
 PORT = 7500
 BYTES = 800_000
@@ -117,6 +117,10 @@ class Tcp(case.NetCase):
             duplex.exchange(s, 1, BYTES)
         self.finish(subject)
 
+    def test_taken(self):
+        """What pidfd_getfd takes is the twin; the owner's connection does not mind."""
+        self.echoed("taken")
+
     # own descriptors
     def test_dup_onto_ours(self):
         self.first_then(self.subject("dup_onto_ours"))
@@ -148,7 +152,9 @@ class Tcp(case.NetCase):
                 subject = self.subject("sandbox", how)
                 s = self.accept(subject)
                 duplex.exchange(s, 1, 100_000, half_close=False)
-                duplex.exchange(self.accept(subject), 2, BYTES)
+                undone, later = self.accept(subject), self.accept(subject)
+                duplex.exchange(undone, 2, BYTES)
+                duplex.exchange(later, 4, BYTES)
                 duplex.exchange(s, 3, BYTES)
                 self.finish(subject)
 
@@ -157,6 +163,15 @@ class Tcp(case.NetCase):
 
     def test_filter_in_a_child(self):
         self.echoed("sandbox_child")
+
+    def test_filter_in_a_server(self):
+        subject = self.subject("sandbox_server", address=(self.b.ip, PORT + 3))
+        subject.expect("filtered")
+        clients = [self.a.call(lambda: duplex.dial(self.b.ip, PORT + 3)) for _ in range(2)]
+        for seed, s in enumerate(clients):
+            with s:
+                duplex.exchange(s, seed, BYTES)
+        self.finish(subject)
 
     def test_filter_from_birth(self):
         subject = self.subject("filtered_from_birth", preload=False, env={"LIBRARY_FOR_LATER": library()})
@@ -233,6 +248,30 @@ class Namespaces(Tcp):
     def test_program(self):
         self.moved("program")
 
+    def test_two(self):
+        """One process, a ring in each of two namespaces."""
+        with Net("xy") as elsewhere:
+            x, y = elsewhere["x"], elsewhere["y"]
+            listener = x.socket(socket.AF_INET, socket.SOCK_STREAM)
+            self.addCleanup(listener.close)
+            listener.bind((x.ip, PORT))
+            listener.listen(4)
+            listener.settimeout(duplex.LIMIT)
+            subject = self.subject("two_namespaces", f"/run/netns/{y.name}", x.ip)
+            s = self.accept(subject)
+            duplex.exchange(s, 1, 100_000, half_close=False)
+            try:
+                other = listener.accept()[0]
+            except TimeoutError:
+                self.fail(f"no connection in the other namespace\n{subject.out}")
+            with other:
+                duplex.exchange(other, 2, 100_000, half_close=False)
+                duplex.exchange(s, 3, 100_000, half_close=False)
+                duplex.exchange(other, 4, 100_000, half_close=False)
+                duplex.exchange(s, 5, BYTES)
+                duplex.exchange(other, 6, BYTES)
+            self.finish(subject)
+
     def test_listener(self):
         subject = self.subject("moved_listener", address=(self.b.ip, PORT + 2))
         subject.expect("ready")
@@ -249,9 +288,9 @@ for name in [n for n in dir(Tcp) if n.startswith("test_") and n not in vars(Name
 class Udp(case.NetCase):
     preload = True
 
-    def queued(self, way):
+    def queued(self, way, *args):
         """Two datagrams are echoed, six wait in the library when the way begins; (subject, peer)."""
-        subject = self.python(self.b, "shared_ways.py", way, self.b.ip, PORT, start=True, preload=self.preload,
+        subject = self.python(self.b, "shared_ways.py", way, self.b.ip, PORT, *args, start=True, preload=self.preload,
                               stdin=subprocess.PIPE)
         subject.expect("ready")
         peer = self.a.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -277,8 +316,8 @@ class Udp(case.NetCase):
             self.assertEqual(peer.recv(2000), b"last %d\n" % i, subject.out)
         self.assertEqual(subject.wait(duplex.LIMIT), 0, subject.out)
 
-    def answered(self, way):
-        subject, peer = self.queued(way)
+    def answered(self, way, *args):
+        subject, peer = self.queued(way, *args)
         got = sorted(peer.recv(2000) for _ in range(6))
         self.assertEqual(got, [b"datagram %d\n" % i for i in range(6)], subject.out)
         self.finish(subject, peer)
@@ -292,11 +331,20 @@ class Udp(case.NetCase):
     def test_fork(self):
         self.answered("udp_fork")
 
+    def test_parent_closes(self):
+        self.answered("udp_parent_ends", "closes")
+
+    def test_parent_exits(self):
+        self.answered("udp_parent_ends", "exits")
+
     def test_passed(self):
         self.answered("udp_passed")
 
     def test_exec(self):
         self.answered("udp_exec")
+
+    def test_filter(self):
+        self.answered("udp_filter")
 
     def test_stdio(self):
         self.read("udp_stdio")

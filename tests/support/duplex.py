@@ -94,16 +94,20 @@ def echo_nonblocking(s, limit=None, ready=_ready_by_poll):
             limit -= len(waiting)
 
 
+def echo_by(ep, s, limit=None):
+    """By an epoll set that has the socket already."""
+    def ready(member, want):
+        ep.modify(member, want)
+        if not ep.poll(LIMIT):
+            raise TimeoutError(f"epoll for {want}")
+
+    echo_nonblocking(s, limit, ready)
+
+
 def echo_epoll(s, limit=None):
     with select.epoll() as ep:
         ep.register(s, 0)
-
-        def ready(member, want):
-            ep.modify(member, want)
-            if not ep.poll(LIMIT):
-                raise TimeoutError(f"epoll for {want}")
-
-        echo_nonblocking(s, limit, ready)
+        echo_by(ep, s, limit)
 
 
 ECHO = {"blocking": echo_blocking, "nonblocking": echo_nonblocking, "epoll": echo_epoll}

@@ -4,12 +4,16 @@ way says; MODE is how (duplex.ECHO). Prints "WAY/MODE good" for each. The way "p
 
 import ctypes
 import os
+import select
+import socket
 import subprocess
 import sys
+import threading
 
-from duplex import ECHO, LIMIT, dial, must_be_offloaded
+from duplex import ECHO, LIMIT, dial, echo_by, must_be_offloaded
 
 FIRST = 100_000
+echo_by_poll = ECHO["nonblocking"]
 SIGCHLD = 17
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -185,6 +189,41 @@ def daemon_call(s, echo):
     assert os.read(r, 10) == b"good"
 
 
+def shared_epoll(s, _):
+    """An epoll set made before the fork: first the parent's, then the child's, then the parent's again."""
+    ep = select.epoll()
+    ep.register(s, select.EPOLLIN)
+    echo_by(ep, s, FIRST)
+    ended(in_child(os.fork(), lambda: echo_by(ep, s, FIRST)))
+    echo_by(ep, s)
+    ep.close()
+    s.close()
+
+
+def waiting_parent(s, _):
+    """The parent is asleep in epoll_wait for the connection when the child begins to use it; both then see what comes."""
+    r, w = os.pipe()
+
+    def work():
+        os.read(r, 1)
+        echo_by_poll(s, FIRST)
+
+    pid = in_child(os.fork(), work)
+    ep = select.epoll()
+    ep.register(s, select.EPOLLHUP | select.EPOLLRDHUP)
+    woken = []
+    thread = threading.Thread(target=lambda: woken.extend(ep.poll(LIMIT)))
+    thread.start()
+    os.write(w, b"x")
+    ended(pid)
+    echo_by_poll(s)
+    s.shutdown(socket.SHUT_WR)
+    thread.join(LIMIT)
+    assert woken, "the sleeper was not woken by the end of the connection"
+    ep.close()
+    s.close()
+
+
 def parent_first(s, echo):
     r, w = os.pipe()
     if os.fork() == 0:
@@ -197,7 +236,7 @@ def parent_first(s, echo):
 
 
 WAYS = [child, child_beside_holder, parent, turns, at_once, child_first, grandchild, raw_clone, raw_clone3, command, spawned,
-        daemonised, daemon_call, parent_first]
+        daemonised, daemon_call, shared_epoll, waiting_parent, parent_first]
 
 
 def main():

@@ -331,6 +331,25 @@ def udp_fork(ip, port):
     echo_datagrams(s, 2)
 
 
+def udp_parent_ends(ip, port, how):
+    """The parent closes the socket, or ends, before the child looks at it; what had come is the child's to read."""
+    s = udp_server(ip, port)
+    r, w = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(w)
+        os.read(r, 1)
+        echo_datagrams(s, 8)
+        print("good", flush=True)
+        os._exit(0)
+    if how == "exits":
+        os._exit(0)
+    s.close()
+    os.close(w)
+    assert os.waitpid(pid, 0)[1] == 0
+    os._exit(0)
+
+
 def udp_passed(ip, port):
     s = udp_server(ip, port)
     ours, theirs = socket.socketpair()
@@ -368,6 +387,13 @@ def udp_stdio(ip, port):
         assert libc.fgets(text, 100, stream)
         print("read", text.value.decode().strip(), flush=True)
     echo_datagrams(s, 2)
+
+
+def udp_filter(ip, port):
+    """Behind a filter that kills at what the library would do, with six datagrams waiting."""
+    s = udp_server(ip, port)
+    install(OURS)
+    echo_datagrams(s, 8)
 
 
 def udp_command(ip, port):
@@ -551,6 +577,19 @@ def moved_listener(ip, port):
         s.close()
 
 
+def two_namespaces(ip, port, there, ip_there):
+    """A connection here, one in the namespace of the file `there`, both offloaded, echoed in turns by one process."""
+    s = begun(ip, port)
+    fd = os.open(there, os.O_RDONLY)
+    check(libc.setns(fd, CLONE_NEWNET), "setns")
+    other = begun(ip_there, port)
+    echo_epoll(s, FIRST)
+    echo_epoll(other, FIRST)
+    for c in (s, other):
+        echo_blocking(c)
+        c.close()
+
+
 # ---- system call filters
 
 BPF_RET, BPF_JEQ, BPF_LD = 0x06, 0x15, 0x20
@@ -589,10 +628,13 @@ def sandbox(ip, port, how):
     must_be_kernel(s)
     must_be_kernel(undone)
     undone.settimeout(None)
-    for c in (undone, s):
+    later = socket.create_connection((ip, int(port)))
+    must_be_kernel(later)
+    for c in (undone, later, s):
         while piece := c.recv(65536):
             c.sendall(piece)
         c.close()
+    assert subprocess.run(["true"]).returncode == 0
 
 
 def sandbox_child(ip, port):
@@ -611,6 +653,31 @@ def sandbox_child(ip, port):
     s.close()
     status = os.waitpid(pid, 0)[1]
     assert status == 0, f"child: wait status {status}"
+
+
+def sandbox_server(ip, port):
+    """A server that filters itself once it listens, while it accepts in another thread."""
+    listener = socket.create_server((ip, int(port)))
+    listener.setblocking(False)
+    try:
+        listener.accept()
+    except BlockingIOError:
+        pass
+    listener.setblocking(True)
+    accepted = []
+    thread = threading.Thread(target=lambda: accepted.append(listener.accept()[0]))
+    thread.start()
+    print("asleep", flush=True)
+    select.select([], [], [], 0.1)  # not needed for the result: more often than not the thread is asleep then
+    install(OURS)
+    print("filtered", flush=True)
+    thread.join(LIMIT)
+    accepted.append(listener.accept()[0])
+    for s in accepted:
+        must_be_kernel(s)
+        while piece := s.recv(65536):
+            s.sendall(piece)
+        s.close()
 
 
 def filtered_from_birth(ip, port):
