@@ -104,7 +104,8 @@ class Minute(Churn):
         for name, ends in ENDS.items():
             with self.subTest(ends=name):
                 print(name, flush=True)
-                mine, seen = self.churn(ends, 60, 1000)
+                # A minute until as many records leave TIME_WAIT as enter it, and a minute that is looked at.
+                mine, seen = self.churn(ends, 120, 1000)
                 self.steady("connecting end", mine)
                 self.steady("serving end", seen)
 
