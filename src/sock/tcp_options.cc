@@ -226,6 +226,7 @@ bool TcpSocket::apply_option(int fd, int level, int name, const void* value, soc
                                         strnlen(static_cast<const char*>(value), len));
             options_.congestion = text == "reno"    ? int(tcp::CcKind::newreno)
                                   : text == "cubic" ? int(tcp::CcKind::cubic)
+                                  : text == "bbr"   ? int(tcp::CcKind::bbr)
                                                     : -1;
             break;
         }
@@ -373,6 +374,7 @@ Outcome TcpSocket::get_option(int fd, int level, int name, void* value, socklen_
             char text[16] = {};
             std::strcpy(text, t.cfg.cc == tcp::CcKind::newreno ? "reno"
                               : t.cfg.cc == tcp::CcKind::cubic ? "cubic"
+                              : t.cfg.cc == tcp::CcKind::bbr   ? "bbr"
                                                                : "none");
             return put(text, sizeof text, value, len);
         }

@@ -258,7 +258,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         m.cfg.timestamps = (settings & 1) != 0;
         m.cfg.sack = (settings & 2) == 0;
         m.cfg.ecn = uint8_t((settings & 4) != 0 ? 1 : 2);
-        m.cfg.cc = CcKind((settings >> 3 & 3) % 3);
+        m.cfg.cc = CcKind(settings >> 3 & 3);
         m.cfg.max_gso_bytes = (settings & 32) != 0 ? 65536 : 0;
         m.cfg.receive_buffer = 30000;
         m.cfg.receive_buffer_max = 200000;

@@ -9,7 +9,8 @@
 
 namespace vma::tcp {
 
-enum class CcKind : uint8_t { newreno = 0, cubic = 1, none = 2 };  // VMA_TCP_CC_ALGO's values
+// The first three are VMA_TCP_CC_ALGO's values.
+enum class CcKind : uint8_t { newreno = 0, cubic = 1, none = 2, bbr = 3 };
 
 inline constexpr uint32_t kInfiniteSsthresh = 0x7fffffff;
 inline constexpr uint32_t kMaxCwnd = 0x3fffffff;
@@ -32,6 +33,22 @@ struct HyStart {
     bool in_round = false;
 };
 
+// cc_bbr.cc
+struct BbrState {
+    enum Mode : uint8_t { startup, drain, probe_bw, probe_rtt } mode = startup;
+    uint8_t phase = 0;  // of probe_bw
+    uint8_t full_rounds = 0;
+    bool full = false;  // the pipe was filled once
+    bool round_start = false, conserve = false, recovering = false, idle = false;
+    bool probe_rtt_round = false;
+    uint32_t saved_cwnd = 0;
+    uint64_t round = 0, next_round = 0;  // round trips, by `delivered`
+    double rates[10] = {};               // bytes per second, the largest of each of ten rounds
+    double full_rate = 0;
+    Duration min_rtt = Duration::max();
+    Instant min_rtt_at, phase_start, probe_rtt_end;
+};
+
 struct Cc {
     CcKind kind = CcKind::cubic;
     uint32_t cwnd = 0;
@@ -39,6 +56,8 @@ struct Cc {
     uint32_t acked_bytes = 0;  // appropriate byte counting below one window (RFC 3465)
     CubicState cubic;
     HyStart hystart;
+    BbrState bbr;
+    uint64_t pacing_rate = 0;  // bytes per second that the algorithm asks for, 0: none
 
     bool in_slow_start() const { return cwnd < ssthresh; }
 };
@@ -55,6 +74,20 @@ struct CcAck {
     bool cwnd_limited = false;  // the window, not the application, held sending back
 };
 
+// For algorithms that set the window themselves, in recovery too: what one ACK told about the path.
+struct CcSample {
+    Instant now;
+    Duration srtt, rtt;            // rtt zero: no sample
+    Duration interval;             // of the rate sample
+    uint64_t bytes = 0;            // delivered in it
+    uint64_t prior_delivered = 0;  // `delivered` when the newest segment delivered left
+    uint64_t delivered = 0;        // bytes, ever
+    uint32_t acked = 0, lost = 0;  // bytes delivered by and marked lost because of this ACK
+    uint32_t pipe = 0, mss = 0;
+    bool valid = false;  // there is a rate sample
+    bool app_limited = false, recovering = false;
+};
+
 struct CcAlgorithm {
     const char* name;
     void (*grow)(Cc&, const CcAck&);
@@ -62,6 +95,8 @@ struct CcAlgorithm {
     uint32_t (*reduce)(Cc&, uint32_t mss, Instant now);
     // After an idle period of `idle`, before sending again.
     void (*restart)(Cc&, Duration idle, Duration rto, uint32_t mss, Instant now);
+    // Not null: instead of grow and of PRR.
+    void (*control)(Cc&, const CcSample&) = nullptr;
 };
 
 const CcAlgorithm& cc_algorithm(CcKind kind);
@@ -77,5 +112,6 @@ void restart_after_idle(Cc& cc, Duration idle, Duration rto, uint32_t mss, Insta
 
 extern const CcAlgorithm kNewReno;
 extern const CcAlgorithm kCubic;
+extern const CcAlgorithm kBbr;
 
 }  // namespace vma::tcp

@@ -64,6 +64,8 @@ const CcAlgorithm& cc_algorithm(CcKind kind) {
             return kNewReno;
         case CcKind::none:
             return kNone;
+        case CcKind::bbr:
+            return kBbr;
         case CcKind::cubic:
             break;
     }

@@ -7,6 +7,8 @@
 namespace vma::tcp {
 namespace {
 
+constexpr Duration kPaceJitter = Duration::millis(1);
+
 unsigned sack_bytes(const Tcb& t) {
     if (!t.loss.sack_ok) return 0;
     const unsigned most = t.ts.on ? 3 : 4;
@@ -73,10 +75,19 @@ bool plan_syn(Tcb& t, Instant now, SegmentPlan& p) {
     return true;
 }
 
-// Largest payload of one plan, in whole segments of `mss`.
+// Bytes per second that text may leave with, 0: as it comes.
+uint64_t pacing_rate(const Tcb& t) {
+    if (t.cc.pacing_rate == 0 || t.cc.kind != CcKind::bbr) return t.cfg.pacing_rate;
+    return t.cfg.pacing_rate ? std::min(t.cfg.pacing_rate, t.cc.pacing_rate) : t.cc.pacing_rate;
+}
+
+// Largest payload of one plan, in whole segments of `mss`. Paced: a millisecond's worth, as Linux.
 uint32_t plan_limit(const Tcb& t, uint32_t mss) {
-    if (t.cfg.max_gso_bytes <= mss) return mss;
-    return t.cfg.max_gso_bytes / mss * mss;
+    uint64_t most = t.cfg.max_gso_bytes;
+    if (const uint64_t rate = pacing_rate(t))
+        most = std::min(most, std::max<uint64_t>(rate / 1000, 2 * mss));
+    if (most <= mss) return mss;
+    return uint32_t(most) / mss * mss;
 }
 
 void fill_payload(Tcb& t, SegmentPlan& p, Seq from, uint32_t n, uint32_t mss) {
@@ -94,13 +105,17 @@ void mark_urgent_field(const Tcb& t, SegmentHead& h) {
 }
 
 void pace(Tcb& t, uint32_t bytes, Instant now) {
-    if (t.cfg.pacing_rate == 0) return;
-    const int64_t ns = int64_t(uint64_t(bytes) * 1000000000ull / t.cfg.pacing_rate);
-    t.timers.pace_at = std::max(t.timers.pace_at, now) + Duration::nanos(ns);
+    const uint64_t rate = pacing_rate(t);
+    if (rate == 0) return;
+    Duration d = Duration::nanos(int64_t(double(bytes) * 1e9 / double(rate)));
+    // Woken late: half of the delay is made good, as Linux does against jitter.
+    const Duration late = now - t.timers.pace_at;
+    if (late.ns > 0 && late < kPaceJitter) d = d - std::min(d / 2, late);
+    t.timers.pace_at = std::max(t.timers.pace_at, now) + d;
 }
 
 bool paced_out(Tcb& t, Instant now) {
-    t.timers.pace_wait = t.cfg.pacing_rate != 0 && now < t.timers.pace_at;
+    t.timers.pace_wait = now < t.timers.pace_at && pacing_rate(t) != 0;
     return t.timers.pace_wait;
 }
 

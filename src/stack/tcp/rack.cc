@@ -126,7 +126,8 @@ void probe_answered(Tcb& t, const SegView& seg, const AckNews& news, Instant now
     } else if (seg.ack > p.high) {
         // Section 7.4: the probe itself repaired a loss, which costs one reduction.
         p.out = false;
-        if (t.loss.state != Recovery::open || t.cc.kind == CcKind::none) return;
+        if (t.loss.state != Recovery::open || t.cc.kind == CcKind::none || t.cc.kind == CcKind::bbr)
+            return;
         t.cc.ssthresh = cc_algorithm(t.cc.kind).reduce(t.cc, t.snd.mss, now);
         t.cc.cwnd = std::min(t.cc.cwnd, t.cc.ssthresh);
     } else if (!news.advanced && news.result.sacked == 0 && seg.payload_len == 0) {

@@ -14,25 +14,28 @@ void stamp_rate(Tcb& t, TxRange& range, bool first_in_flight, Instant now) {
     range.app_limited = r.app_limited != 0;
 }
 
-void sample_rate(Tcb& t, const AckResult& result, uint32_t delivered, Instant now) {
+bool sample_rate(Tcb& t, const AckResult& result, uint32_t delivered, Instant now) {
     DeliveryRate& r = t.rate;
     t.loss.delivered += delivered;
     r.delivered_at = now;
     if (r.app_limited != 0 && t.loss.delivered > r.app_limited) r.app_limited = 0;
-    if (!result.rate_valid) return;
+    if (!result.rate_valid) return false;
     r.first_sent = result.rate_sent;
     // The slower of sending and acknowledging: ACKs may come compressed.
     const Duration interval =
         std::max(result.rate_sent - result.rate_first_sent, now - result.rate_delivered_at);
-    if (interval.ns <= 0 || interval < t.rtt.min_rtt) return;
+    if (interval.ns <= 0 || interval < t.rtt.min_rtt) return false;
     const uint64_t bytes = t.loss.delivered - result.rate_delivered;
+    r.latest_bytes = bytes;
+    r.latest_interval = interval;
     // One that lacked text only counts when it shows more than was known.
     if (result.rate_limited && r.interval.ns > 0 &&
         double(bytes) * double(r.interval.ns) < double(r.bytes) * double(interval.ns))
-        return;
+        return true;
     r.bytes = bytes;
     r.interval = interval;
     r.sample_limited = result.rate_limited;
+    return true;
 }
 
 void note_app_limited(Tcb& t) {

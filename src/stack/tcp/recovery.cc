@@ -69,7 +69,7 @@ void begin_reduction(Tcb& t, Recovery state, Instant now) {
 
 void leave_recovery(Tcb& t) {
     if ((t.loss.state == Recovery::fast || t.loss.state == Recovery::cwr) &&
-        t.cc.kind != CcKind::none)
+        t.cc.kind != CcKind::none && t.cc.kind != CcKind::bbr)
         t.cc.cwnd = std::max(t.cc.ssthresh, 2u * t.snd.mss);
     t.loss.state = Recovery::open;
     t.loss.frto = t.loss.new_first = false;
@@ -175,6 +175,25 @@ void grow(Tcb& t, uint32_t acked, uint32_t flight_before, bool fresh_rtt, Instan
     if (t.snd.una > t.loss.limited_at) t.loss.limited = false;
 }
 
+CcSample sample_of(const Tcb& t, const AckNews& news, uint32_t delivered, Instant now) {
+    CcSample s;
+    s.now = now;
+    s.srtt = t.rtt.srtt;
+    if (news.result.rtt_valid) s.rtt = t.rtt.latest;
+    s.valid = news.rate_sampled;
+    s.bytes = t.rate.latest_bytes;
+    s.interval = t.rate.latest_interval;
+    s.prior_delivered = news.result.rate_delivered;
+    s.app_limited = news.result.rate_limited;
+    s.delivered = t.loss.delivered;
+    s.acked = delivered;
+    s.lost = news.lost;
+    s.pipe = t.board.pipe(t.snd.una, t.snd.nxt);
+    s.mss = t.snd.mss;
+    s.recovering = t.loss.state >= Recovery::fast;
+    return s;
+}
+
 void advance(Tcb& t, const SegView& seg, AckResult& result, Actions& out) {
     const bool all_before = t.out.bytes == 0 && (!t.snd.fin_queued || t.snd.una > t.write_seq());
     t.board.acknowledge(*t.memory, seg.ack, result);
@@ -217,7 +236,7 @@ void rearm_rto(Tcb& t, Instant now) {
 // RFC 6937 section 3. The bound is slow start only while an ACK brings progress and no new loss (RFC 6937bis, Linux).
 void reduce_by_prr(Tcb& t, uint32_t delivered, bool good) {
     LossState& l = t.loss;
-    if (t.cc.kind == CcKind::none) return;
+    if (t.cc.kind == CcKind::none || t.cc.kind == CcKind::bbr) return;
     l.prr_delivered += delivered;
     const uint32_t pipe = t.board.pipe(t.snd.una, t.snd.nxt);
     int64_t count;
@@ -247,7 +266,7 @@ void enter_cwr(Tcb& t, Instant now) {
 }
 
 void process_ack(Tcb& t, const SegView& seg, Instant now, Actions& out) {
-    const uint32_t old_wnd = t.snd.wnd;
+    const uint32_t old_wnd = t.snd.wnd, reno_sacked = t.board.reno_sacked;
     AckNews news;
     AckResult& result = news.result;
     news.advanced = seg.ack > t.snd.una;
@@ -264,8 +283,12 @@ void process_ack(Tcb& t, const SegView& seg, Instant now, Actions& out) {
     news.duplicate = !news.advanced && news.flight_before > 0 && is_duplicate(t, seg, old_wnd);
     if (news.duplicate) count_duplicate(t);
     if (news.advanced || result.sacked > 0) take_rtt(t, seg, result, now);
-    const uint32_t delivered = result.acked + result.sacked;
-    if (delivered > 0) sample_rate(t, result, delivered, now);
+    uint32_t delivered = result.delivered;
+    // Without SACK the duplicates were counted already.
+    if (news.advanced && reno_sacked > 0)
+        delivered = std::max(delivered - std::min(delivered, reno_sacked),
+                             std::min<uint32_t>(delivered, t.snd.mss));
+    if (delivered > 0) news.rate_sampled = sample_rate(t, result, delivered, now);
 
     if (t.loss.sack_ok) rack_delivered(t, result, now);
     if (t.loss.tlp.out) probe_answered(t, seg, news, now);
@@ -274,7 +297,9 @@ void process_ack(Tcb& t, const SegView& seg, Instant now, Actions& out) {
         ++t.count.ece_in;
         enter_cwr(t, now);  // RFC 3168 section 6.1.2: once per window
     }
-    if (t.loss.state == Recovery::fast || t.loss.state == Recovery::cwr) {
+    if (const auto control = cc_algorithm(t.cc.kind).control) {
+        control(t.cc, sample_of(t, news, delivered, now));
+    } else if (t.loss.state == Recovery::fast || t.loss.state == Recovery::cwr) {
         const bool reno_left = !t.loss.sack_ok && !news.advanced;
         reduce_by_prr(t, delivered ? delivered : (reno_left ? t.snd.mss : 0),
                       news.advanced && news.lost == 0);

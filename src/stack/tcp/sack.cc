@@ -115,10 +115,12 @@ void Scoreboard::acknowledge(TcpMemory& memory, Seq una, AckResult& out) {
         TxRange& r = *head;
         const Seq end = Seq::min(una, r.end);
         const uint32_t n = uint32_t(end - r.start);
-        if (r.sacked)
+        if (r.sacked) {
             sacked -= n;
-        else
+        } else {
             note_delivered(r, end, out);
+            out.delivered += n;
+        }
         uncount(r, n);
         out.acked += n;
         if (una < r.end) {
@@ -153,6 +155,7 @@ void Scoreboard::apply_sack(TcpMemory& memory, SackBlock block, AckResult& out) 
         if (sacked == 0 || r->end > highest_sacked) highest_sacked = r->end;
         sacked += n;
         out.sacked += n;
+        out.delivered += n;
     }
 }
 

@@ -49,6 +49,8 @@ struct AckResult {
 
     uint32_t acked = 0;   // cumulatively, bytes
     uint32_t sacked = 0;  // newly selectively acknowledged, bytes
+    uint32_t delivered =
+        0;  // newly known to have arrived: acked without what was sacked before, and sacked
     bool retransmitted_acked = false;
     bool rtt_valid = false;   // some range sent once was acknowledged
     Instant rtt_sent;         // send time of the latest such range

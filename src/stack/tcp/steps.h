@@ -17,6 +17,7 @@ struct AckNews {
     bool advanced = false;        // SND.UNA moved
     bool duplicate = false;       // RFC 5681 section 2
     bool dsack_of_probe = false;  // the tail loss probe arrived twice
+    bool rate_sampled = false;    // the ACK gave a sample of the delivery rate
     bool timer_set = false;       // the reordering timer runs: leave it alone
 };
 
@@ -35,8 +36,8 @@ void reduce_by_prr(Tcb& t, uint32_t delivered, bool good);
 void rearm_rto(Tcb& t, Instant now);
 
 // rate.cc
-// Books `delivered` bytes and takes a sample of the delivery rate.
-void sample_rate(Tcb& t, const AckResult& result, uint32_t delivered, Instant now);
+// Books `delivered` bytes and takes a sample of the delivery rate, if there is one.
+bool sample_rate(Tcb& t, const AckResult& result, uint32_t delivered, Instant now);
 // A range was sent (again): what its sample will start from.
 void stamp_rate(Tcb& t, TxRange& range, bool first_in_flight, Instant now);
 // Sending stopped for want of text.

@@ -44,12 +44,27 @@ Packet take_front(Tcb& t, Instant now, Actions& out) {
     return p;
 }
 
+namespace {
+
+// TCP_CONGESTION on a live connection: the window stays, what the old algorithm knew does not.
+void change_algorithm(Tcb& t) {
+    const bool unlimited = t.cc.kind == CcKind::none;
+    const uint32_t cwnd = t.cc.cwnd;
+    t.cc = {};
+    t.cc.kind = t.cfg.cc;
+    t.cc.cwnd = t.cfg.cc == CcKind::none ? kMaxCwnd : unlimited ? initial_window(t.snd.mss) : cwnd;
+    t.loss.undo.armed = false;
+}
+
+}  // namespace
+
 void config_changed(Tcb& t, Instant now, Actions& out) {
     if (t.synchronised() && t.state != State::TIME_WAIT) {
         if (!t.cfg.keepalive)
             t.timers.keepalive_at = Instant::never();
         else
             t.timers.keepalive_at = std::max(now, t.timers.last_rcv + t.cfg.keepalive_idle);
+        if (t.cc.kind != t.cfg.cc) change_algorithm(t);
         // TCP_QUICKACK on: what is owed leaves now.
         if (t.cfg.quickack && t.ack.pending) t.ack.now = true;
     }
@@ -151,7 +166,10 @@ Numbers numbers(const Tcb& t, Instant now) {
     n.rwnd_limited_us = spent(Busy::peer_window);
     n.sndbuf_limited_us = spent(Busy::send_buffer);
     n.busy_us = spent(Busy::sending) + n.rwnd_limited_us + n.sndbuf_limited_us;
-    n.pacing_rate = n.max_pacing_rate = t.cfg.pacing_rate ? t.cfg.pacing_rate : UINT64_MAX;
+    n.max_pacing_rate = t.cfg.pacing_rate ? t.cfg.pacing_rate : UINT64_MAX;
+    n.pacing_rate = n.max_pacing_rate;
+    if (t.cc.kind == CcKind::bbr && t.cc.pacing_rate != 0)
+        n.pacing_rate = std::min(n.pacing_rate, t.cc.pacing_rate);
     return n;
 }
 

@@ -229,8 +229,10 @@ struct DeliveryRate {
     Instant delivered_at;      // of the last delivery
     Instant first_sent;        // start of the current sending interval
     uint64_t app_limited = 0;  // `delivered` at which a lack of text ends to show; 0: none
-    uint64_t bytes = 0;        // last sample
+    uint64_t bytes = 0;        // last sample worth showing
     Duration interval{0};
+    uint64_t latest_bytes = 0;  // last sample
+    Duration latest_interval{0};
     bool sample_limited = false;
 };
 

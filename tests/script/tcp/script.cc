@@ -317,7 +317,10 @@ void Script::config(ScriptLine& line) {
     time("fin_timeout", c.fin_timeout);
     time("time_wait", c.time_wait);
     if (const auto cc = line.text("cc"))
-        c.cc = *cc == "reno" ? CcKind::newreno : *cc == "none" ? CcKind::none : CcKind::cubic;
+        c.cc = *cc == "reno"   ? CcKind::newreno
+               : *cc == "none" ? CcKind::none
+               : *cc == "bbr"  ? CcKind::bbr
+                               : CcKind::cubic;
     if (t_.state == State::CLOSED) return;
     Actions a;
     config_changed(t_, now_, a);

@@ -85,7 +85,9 @@ TEST_P(Grid, EveryByteArrives) {
                 g.gso = part & 2 ? 65536 : 0;
                 g.sack = (part & 4) == 0;
                 g.timestamps = (seed & 1) != 0;
-                g.cc = seed % 3 == 0 ? CcKind::newreno : CcKind::cubic;
+                g.cc = seed % 3 == 0   ? CcKind::newreno
+                       : seed % 3 == 1 ? CcKind::cubic
+                                       : CcKind::bbr;
                 g.seed = ++seed;
                 run_point(g, 200000);
                 if (HasFailure()) return;

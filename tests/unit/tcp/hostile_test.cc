@@ -85,7 +85,7 @@ TEST(Hostile, RandomSegmentsCallsAndTime) {
         c.stamps = c.cfg.timestamps;
         c.cfg.max_gso_bytes = rng.chance(1, 2) ? 65536 : 0;
         c.cfg.keepalive = rng.chance(1, 4);
-        c.cfg.cc = CcKind(rng.below(3));
+        c.cfg.cc = CcKind(rng.below(4));
         c.cfg.receive_buffer_max = rng.chance(1, 2) ? 1 << 20 : 60000;
         auto start = starts[seed % std::size(starts)];
         if (start)
