@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "engine/network_monitor.h"
 #include "engine/shard.h"
@@ -312,12 +313,8 @@ void TcpEngine::tell(TcpConnection& c) {
         sink_->tcp_events(c, events, c.error);
         return;
     }
-    if (c.listener && (events & tcp::kFailed)) {
-        // Reset before it was accepted: Linux drops it from the queue.
-        c.accept_hook.unlink();
-        c.listener->state.accept_queue--;
-        c.listener = nullptr;
-    }
+    // Without an owner: one that was reset before it was accepted stays in the queue, as in Linux; accept() gives it out with
+    // its error.
 }
 
 void TcpEngine::flush(Instant now) {
@@ -336,6 +333,8 @@ void TcpEngine::flush(Instant now) {
                     destroy(*c);
                 else if (events & tcp::kTimeWait)
                     become_time_wait(*c, now);
+            } else if (c->tcb.state == tcp::State::CLOSED && !c->tcb.rst_due) {
+                leave_tuple(*c);
             }
         }
         while (TcpListener* l = listener_news_.pop_front())
@@ -725,13 +724,18 @@ void TcpEngine::become_time_wait(TcpConnection& c, Instant now) {
     (void)now;
 }
 
+// A closed connection has no tuple any more, however long its socket is kept: the peer may connect from the same port.
+void TcpEngine::leave_tuple(TcpConnection& c) {
+    if (std::exchange(c.in_demux, false)) demux_.remove(c.tuple);
+    if (std::exchange(c.steered, false)) unsteer(c.tuple);
+}
+
 void TcpEngine::destroy(TcpConnection& c) {
     drop_deadline(c);
     c.output_hook.unlink();
     c.news_hook.unlink();
     c.accept_hook.unlink();
-    if (c.in_demux) demux_.remove(c.tuple);
-    if (c.steered) unsteer(c.tuple);
+    leave_tuple(c);
     tcp::release(c.tcb);
     if (c.orphan_token && sink_) sink_->tcp_orphan_gone(c.orphan_token);
     counters_.connections--;

@@ -201,6 +201,7 @@ class TcpEngine {
                       uint16_t* ip_id, const tcp::SegmentPlan* plan);
     void reply(const tcp::SegmentHead& head, const Received& to, uint8_t ttl, uint8_t tos);
     void become_time_wait(TcpConnection& c, Instant now);
+    void leave_tuple(TcpConnection& c);
     void destroy(TcpConnection& c);
     void destroy(TcpHalfOpen& h);
     void destroy(TcpRemains& w);

@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <sys/auxv.h>
 #include <sys/ioctl.h>
+#include <sys/uio.h>
 
 #include <string_view>
 
@@ -291,8 +292,7 @@ Outcome fcntl(int fd, int cmd, long arg) {
     Using object{fd};
     Socket* socket = object.socket();
     if (socket == nullptr) return Outcome::kernel();
-    if (UdpSocket* udp = object.udp(); udp && (arg & O_ASYNC))
-        (void)udp->hand_back(Reason::unsupported_option);
+    if (arg & O_ASYNC) (void)socket->hand_back(Reason::unsupported_option);  // SIGIO
     const int result = sys::fcntl(fd, cmd, arg);
     if (result < 0) return Outcome::error(-result);
     socket->set_nonblocking(arg & O_NONBLOCK);
@@ -301,7 +301,11 @@ Outcome fcntl(int fd, int cmd, long arg) {
 
 Outcome ioctl(int fd, unsigned long request, void* arg) {
     Using object{fd};
-    if (TcpSocket* tcp = object.tcp(); tcp && arg) return tcp->ioctl(fd, request, arg);
+    if (TcpSocket* tcp = object.tcp(); tcp && arg) {
+        if (request == FIOASYNC && *static_cast<int*>(arg))
+            (void)tcp->hand_back(Reason::unsupported_option);  // SIGIO
+        return tcp->ioctl(fd, request, arg);
+    }
     UdpSocket* socket = object.udp();
     if (socket == nullptr || arg == nullptr) return Outcome::kernel();
     switch (request) {
@@ -329,11 +333,30 @@ Outcome ioctl(int fd, unsigned long request, void* arg) {
     }
 }
 
+namespace {
+
+// What the kernel would refuse of a message's vectors before it does anything: an errno value, or 0. Other addresses than null
+// cannot be told from good ones here. `data`: there are bytes behind the addresses (not so for MSG_TRUNC).
+int bad_vectors(const msghdr* msg, bool data) {
+    if (msg == nullptr) return EFAULT;
+    if (msg->msg_iovlen > UIO_MAXIOV) return EMSGSIZE;
+    if (msg->msg_iovlen != 0 && msg->msg_iov == nullptr) return EFAULT;
+    for (size_t i = 0; data && i < msg->msg_iovlen; i++)
+        if (msg->msg_iov[i].iov_base == nullptr && msg->msg_iov[i].iov_len != 0) return EFAULT;
+    return 0;
+}
+
+}  // namespace
+
 Outcome recvmsg(int fd, msghdr* msg, int flags, RecvCall call) {
     Using object{fd};
-    if (TcpSocket* tcp = object.tcp()) return tcp->receive(fd, msg, flags);
-    UdpSocket* socket = object.udp();
-    return socket ? socket->receive(fd, msg, flags, call) : Outcome::kernel();
+    TcpSocket* tcp = object.tcp();
+    UdpSocket* udp = object.udp();
+    if (tcp == nullptr && udp == nullptr) return Outcome::kernel();
+    if (const int error = bad_vectors(msg, !(flags & MSG_TRUNC))) return Outcome::error(error);
+    if (udp) return udp->receive(fd, msg, flags, call);
+    if (call == RecvCall::read && msg->msg_iov[0].iov_len == 0) return Outcome::value(0);
+    return tcp->receive(fd, msg, flags);
 }
 
 Outcome recvmmsg(int fd, mmsghdr* vec, unsigned n, int flags, timespec* timeout) {
@@ -341,6 +364,8 @@ Outcome recvmmsg(int fd, mmsghdr* vec, unsigned n, int flags, timespec* timeout)
     UdpSocket* socket = object.udp();
     TcpSocket* tcp = object.tcp();
     if ((socket == nullptr && tcp == nullptr) || n == 0) return Outcome::kernel();
+    if (timeout && (timeout->tv_sec < 0 || uint64_t(timeout->tv_nsec) >= 1'000'000'000))
+        return Outcome::error(EINVAL);
     const Instant deadline =
         timeout ? monotonic_now() + Duration{timeout->tv_sec * 1000000000 + timeout->tv_nsec}
                 : Instant::never();
@@ -367,9 +392,11 @@ Outcome recvmmsg(int fd, mmsghdr* vec, unsigned n, int flags, timespec* timeout)
 
 Outcome sendmsg(int fd, const msghdr* msg, int flags, SendCall call) {
     Using object{fd};
-    if (TcpSocket* tcp = object.tcp()) return tcp->send(fd, msg, flags);
-    UdpSocket* socket = object.udp();
-    return socket ? socket->send(fd, msg, flags, call) : Outcome::kernel();
+    TcpSocket* tcp = object.tcp();
+    UdpSocket* udp = object.udp();
+    if (tcp == nullptr && udp == nullptr) return Outcome::kernel();
+    if (const int error = bad_vectors(msg, true)) return Outcome::error(error);
+    return tcp ? tcp->send(fd, msg, flags) : udp->send(fd, msg, flags, call);
 }
 
 Outcome sendmmsg(int fd, mmsghdr* vec, unsigned n, int flags) {

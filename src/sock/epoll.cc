@@ -18,6 +18,9 @@ Slab<EpollItem> g_items;
 
 constexpr uint32_t kAlwaysReported = EPOLLERR | EPOLLHUP;
 constexpr uint32_t kModifiers = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLWAKEUP;
+// What EPOLLEXCLUSIVE may stand with (epoll_ctl(2)).
+constexpr uint32_t kWithExclusive =
+    EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
 
 }  // namespace
 
@@ -61,8 +64,7 @@ void Epoll::queue(EpollItem& item) {
 uint32_t Epoll::poll_events() {
     SpinGuard guard(ready_lock_);
     for (EpollItem* item = ready_.front(); item; item = ready_.next(*item))
-        if (item->member->poll_events() & (item->events | kAlwaysReported))
-            return EPOLLIN | EPOLLRDNORM;
+        if (item->member->poll_events() & item->events) return EPOLLIN | EPOLLRDNORM;
     return 0;
 }
 
@@ -81,6 +83,9 @@ void Epoll::take_down(EpollItem* item) {
 }
 
 int Epoll::control(int op, int fd, Pollable& member, const epoll_event* event) {
+    if (event && op == EPOLL_CTL_ADD && (event->events & EPOLLEXCLUSIVE) &&
+        ((event->events & ~kWithExclusive) || member.kind == ObjectKind::epoll))
+        return EINVAL;
     if (op == EPOLL_CTL_ADD && member.kind == ObjectKind::udp) {
         auto& socket = static_cast<UdpSocket&>(member);
         if (socket.state() == SocketState::undecided) socket.settle(fd, false);
@@ -102,7 +107,7 @@ int Epoll::control(int op, int fd, Pollable& member, const epoll_event* event) {
             item->epoll = this;
             item->member = &member;
             item->fd = fd;
-            item->events = event->events;
+            item->events = event->events | kAlwaysReported;
             item->data = event->data.u64;
             members_.push_back(*item);
             member_count_.fetch_add(1, std::memory_order_relaxed);
@@ -114,7 +119,7 @@ int Epoll::control(int op, int fd, Pollable& member, const epoll_event* event) {
             if (event == nullptr) return EFAULT;
             if ((item->events | event->events) & EPOLLEXCLUSIVE) return EINVAL;
             SpinGuard ready(ready_lock_);
-            item->events = event->events;
+            item->events = event->events | kAlwaysReported;
             item->data = event->data.u64;
             break;
         }
@@ -128,7 +133,7 @@ int Epoll::control(int op, int fd, Pollable& member, const epoll_event* event) {
         default:
             return EINVAL;
     }
-    if (member.poll_events() & (item->events | kAlwaysReported)) epoll_item_changed(*item);
+    if (member.poll_events() & item->events) epoll_item_changed(*item);
     return 0;
 }
 
@@ -171,7 +176,7 @@ int Epoll::collect(epoll_event* out, int max) {
         if (item == nullptr) break;
         const uint32_t interest = item->events & ~kModifiers;
         if (interest == 0) continue;  // one-shot that fired
-        const uint32_t events = item->member->poll_events() & (interest | kAlwaysReported);
+        const uint32_t events = item->member->poll_events() & interest;
         if (events == 0) continue;
         out[n].events = events;
         out[n].data.u64 = item->data;

@@ -178,6 +178,8 @@ int wait_on(PollSet& set, const timespec* timeout, const sigset_t* mask) {
 }  // namespace
 
 Outcome poll_mixed(pollfd* fds, nfds_t n, const timespec* timeout, const sigset_t* mask) {
+    // What the kernel refuses (EFAULT, EINVAL) is left to it; no limit of descriptors is above NR_OPEN's most.
+    if (fds == nullptr || n > (1u << 30)) return Outcome::kernel();
     bool any = false;
     for (nfds_t i = 0; i < n && !any; i++) any = fds[i].fd >= 0 && maybe_ours(fds[i].fd);
     if (!any) return Outcome::kernel();

@@ -142,7 +142,10 @@ class TcpTransfer final : public WaitTarget {
             }
             socket_.update_ready();
         }
-        const bool enough = r.done >= r.wanted || (r.done > 0 && r.done >= r.low_water);
+        // No byte wanted: Linux waits for one all the same, and leaves it.
+        const bool enough = r.wanted == 0
+                                ? tcp::unread_bytes(tcb()) > 0
+                                : r.done >= r.wanted || (r.done > 0 && r.done >= r.low_water);
         if (enough) return finish_receive();
         if (tcb().rcv.fin_done || tcb().read_shutdown || tcb().state == tcp::State::CLOSED ||
             tcb().state == tcp::State::TIME_WAIT) {
@@ -197,13 +200,13 @@ class TcpTransfer final : public WaitTarget {
             any = true;
             s.cursor.advance(n);
             s.done += n;
+            if (s.done == s.wanted && (s.flags & MSG_OOB)) tcp::mark_urgent(t);
             engine.absorb(*socket_.connection_, actions, now);
             // Between pieces of a large send: what the window allows goes out, acknowledgements come in.
             engine.pull(*socket_.connection_, now);
             if (s.done < s.wanted) shard_->poll();
         }
         if (any) {
-            if (s.done == s.wanted && (s.flags & MSG_OOB)) tcp::mark_urgent(t);
             engine.pull(*socket_.connection_, now);
             engine.flush(now);
             socket_.update_ready();
@@ -227,8 +230,10 @@ Outcome TcpSocket::receive(int fd, msghdr* msg, int flags) {
     if (state() == SocketState::kernel) return Outcome::kernel();
     const Phase phase = phase_.load(std::memory_order_acquire);
     if (flags & MSG_ERRQUEUE) return Outcome::error(EAGAIN);
-    if (phase == Phase::fresh || phase == Phase::kernel_listener || phase == Phase::listening)
-        return Outcome::error(ENOTCONN);
+    if (phase == Phase::fresh || phase == Phase::kernel_listener || phase == Phase::listening) {
+        const int error = take_error();
+        return Outcome::error(error ? error : ENOTCONN);
+    }
     if (flags & MSG_OOB) return Outcome::error(EINVAL);
     (void)fd;
     size_t wanted;
@@ -236,11 +241,10 @@ Outcome TcpSocket::receive(int fd, msghdr* msg, int flags) {
     msg->msg_namelen = 0;
     msg->msg_controllen = 0;
     msg->msg_flags = 0;
-    if (wanted == 0 && !(flags & MSG_PEEK)) return Outcome::value(0);
     const auto low = size_t(std::max(1, receive_low_water_.load(std::memory_order_relaxed)));
     TcpTransfer transfer(*this);
     TcpTransfer::Receive r{msg, IovCursor(*msg), flags, wanted, 0};
-    r.low_water = flags & MSG_WAITALL ? wanted : std::min(low, wanted);
+    r.low_water = std::max<size_t>(1, flags & MSG_WAITALL ? wanted : std::min(low, wanted));
     transfer.receive = &r;
     if (transfer.ready(false)) return transfer.outcome;
     const bool may_wait = !nonblocking() && !(flags & MSG_DONTWAIT);
@@ -275,8 +279,10 @@ Outcome TcpSocket::send(int fd, const msghdr* msg, int flags) {
     if (state() == SocketState::kernel) return Outcome::kernel();
     (void)fd;
     const Phase phase = phase_.load(std::memory_order_acquire);
-    if (phase == Phase::fresh || phase == Phase::kernel_listener || phase == Phase::listening)
+    if (phase == Phase::fresh || phase == Phase::kernel_listener || phase == Phase::listening) {
+        if (const int error = take_error()) return Outcome::error(error);
         return broken_pipe(flags);
+    }
     size_t wanted;
     if (!total_length(*msg, wanted)) return Outcome::error(EINVAL);
     TcpTransfer transfer(*this);

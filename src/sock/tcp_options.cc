@@ -78,8 +78,6 @@ uint8_t linux_state(tcp::State state) {
             return TCP_FIN_WAIT1;
         case tcp::State::FIN_WAIT_2:
             return TCP_FIN_WAIT2;
-        case tcp::State::TIME_WAIT:
-            return TCP_TIME_WAIT;
         case tcp::State::CLOSE_WAIT:
             return TCP_CLOSE_WAIT;
         case tcp::State::LAST_ACK:
@@ -88,6 +86,7 @@ uint8_t linux_state(tcp::State state) {
             return TCP_LISTEN;
         case tcp::State::CLOSING:
             return TCP_CLOSING;
+        case tcp::State::TIME_WAIT:  // Linux's socket has left it to a record without one
         case tcp::State::CLOSED:
             break;
     }
@@ -123,7 +122,7 @@ tcp_info info_of(const tcp::Tcb& t, Instant now) {
     i.tcpi_rttvar = n.rttvar_us;
     i.tcpi_snd_ssthresh = n.snd_ssthresh;
     i.tcpi_snd_cwnd = n.snd_cwnd;
-    i.tcpi_advmss = t.cfg.mss;
+    i.tcpi_advmss = t.cfg.mss - (n.timestamps ? 12 : 0);
     i.tcpi_rcv_space = n.rcv_space;
     i.tcpi_total_retrans = n.total_retrans;
     return i;
@@ -317,6 +316,8 @@ void TcpSocket::inherited_options_to_twin(int fd) {
     put(SOL_SOCKET, SO_RCVBUF, options_.rcvbuf);
     put(SOL_SOCKET, SO_SNDBUF, options_.sndbuf);
     put(SOL_SOCKET, SO_PRIORITY, options_.priority);
+    if (const int low = receive_low_water_.load(std::memory_order_relaxed); low > 1)
+        put(SOL_SOCKET, SO_RCVLOWAT, low);
     put(SOL_SOCKET, SO_MARK, options_.mark);
     put(IPPROTO_TCP, TCP_NODELAY, options_.nodelay);
     put(IPPROTO_TCP, TCP_KEEPIDLE, options_.keepidle);

@@ -276,7 +276,7 @@ uint16_t TcpSocket::take_port(int fd, const IpAddr& from, const Endpoint& to, Sh
 Outcome TcpSocket::connect_result() {
     LeaseGuard lease(shard_->lease());
     const int error = take_error();
-    if (error == 0 && connection_->tcb.state != tcp::State::CLOSED) {
+    if (error == 0 && connection_ && connection_->tcb.state != tcp::State::CLOSED) {
         connect_reported_ = true;
         return Outcome::value(0);
     }
@@ -294,7 +294,7 @@ Outcome TcpSocket::connect_again() {
         shard_->poll();
         opening = connection_->tcb.state == tcp::State::SYN_SENT;
     }
-    if (opening) return nonblocking() ? Outcome::error(EALREADY) : wait_connected();
+    if (opening) return nonblocking() ? Outcome::error(EALREADY) : wait_connected(EALREADY);
     return connect_reported_ ? Outcome::error(EISCONN) : connect_result();
 }
 
@@ -314,7 +314,11 @@ Outcome TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
         const Phase phase = phase_.load(std::memory_order_relaxed);
         if (phase == Phase::kernel_listener || phase == Phase::listening)
             return Outcome::error(EISCONN);
-        if (phase == Phase::connected || phase == Phase::connecting) return connect_again();
+        if (phase == Phase::connected || phase == Phase::connecting) {
+            const bool nobody =
+                addr && len >= sizeof addr->sa_family && addr->sa_family == AF_UNSPEC;
+            return nobody ? disconnect() : connect_again();
+        }
         drop_failed_connection();
         Endpoint to;
         if (!Endpoint::from_sockaddr(addr, len, to)) return Outcome::kernel();
@@ -354,12 +358,34 @@ Outcome TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
     }
     publish_state();
     if (nonblocking()) return Outcome::error(EINPROGRESS);
-    return wait_connected();
+    return wait_connected(EINPROGRESS);
 }
 
-Outcome TcpSocket::wait_connected() {
-    ConditionTarget target(*this, shard_,
-                           [this] { return connection_->tcb.state != tcp::State::SYN_SENT; });
+// connect(AF_UNSPEC): the connection is reset, the socket is as before connect(). Under control_.
+Outcome TcpSocket::disconnect() {
+    LeaseGuard lease(shard_->lease());
+    const Instant now = monotonic_now();
+    TcpConnection* c = connection_;
+    tcp::Actions actions;
+    if (c->tcb.state != tcp::State::CLOSED && c->tcb.state != tcp::State::TIME_WAIT)
+        so_error_.store(ECONNRESET, std::memory_order_relaxed);
+    connection_ = nullptr;
+    tcp::abort(c->tcb, 0, actions);
+    shard_->tcp().absorb(*c, actions, now);
+    shard_->tcp().release_owner(*c, 0, now);
+    shard_->tcp().flush(now);
+    connect_reported_ = false;
+    phase_.store(Phase::fresh, std::memory_order_release);
+    update_ready();
+    watch.notify();
+    return Outcome::value(0);
+}
+
+Outcome TcpSocket::wait_connected(int on_timeout) {
+    ConditionTarget target(*this, shard_, [this] {
+        return connection_ == nullptr ||  // another thread ended the attempt
+               connection_->tcb.state != tcp::State::SYN_SENT;
+    });
     WaitLimits limits = Context::receive_limits();
     const int64_t timeout = sndtimeo_ns_.load(std::memory_order_relaxed);
     if (timeout) limits.deadline = monotonic_now() + Duration{timeout};
@@ -367,7 +393,7 @@ Outcome TcpSocket::wait_connected() {
         case WaitEnd::ready:
             return connect_result();
         case WaitEnd::timeout:
-            return Outcome::error(EINPROGRESS);
+            return Outcome::error(on_timeout);
         case WaitEnd::interrupted:
             break;
     }
@@ -622,7 +648,6 @@ Outcome TcpSocket::accept(int fd, sockaddr* addr, socklen_t* len, int flags) {
                    : Outcome::error(EINVAL);
     }
     if (flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) return Outcome::error(EINVAL);
-    if (addr && len && int(*len) < 0) return Outcome::error(EINVAL);
     Outcome outcome = Outcome::error(EAGAIN);
     const auto attempt = [&] {
         int new_fd = -1, error = 0;
@@ -631,6 +656,12 @@ Outcome TcpSocket::accept(int fd, sockaddr* addr, socklen_t* len, int flags) {
             return true;
         }
         if (TcpSocket* socket = accept_from_ring(fd, flags, &new_fd, &error)) {
+            if (addr && len && int(*len) < 0) {  // found out too late, in Linux as well
+                release_object(socket);
+                sys::close(new_fd);
+                outcome = Outcome::error(EINVAL);
+                return true;
+            }
             if (addr && len) put_name(socket->remote_, addr, len);
             if (!FdTable::install(new_fd, socket)) {
                 release_object(socket);
@@ -735,7 +766,7 @@ Outcome TcpSocket::shutdown(int fd, int how) {
     if (phase == Phase::kernel_listener) return Outcome::kernel();
     if (phase == Phase::listening) {
         // As in Linux: a listener that is shut down for reading stops listening.
-        if (how == SHUT_WR) return Outcome::error(ENOTCONN);
+        if (how == SHUT_WR) return Outcome::value(0);
         std::lock_guard guard(control_);
         const int result = int(sys::raw(SYS_shutdown, fd, how));
         if (result < 0) return Outcome::error(-result);

@@ -84,7 +84,8 @@ class TcpSocket final : public Socket {
 
     Reason connect_obstacle(int fd, const Endpoint& to, TcpPath& path, Endpoint& local,
                             uint32_t& mtu, Shard*& shard);
-    Outcome wait_connected();
+    Outcome disconnect();
+    Outcome wait_connected(int on_timeout);
     Outcome connect_result();
     Outcome connect_again();
     void drop_failed_connection();

@@ -150,10 +150,10 @@ Outcome UdpSocket::set_option(int fd, int level, int name, const void* value, so
             want(kWantTos);
             break;
         case Effect::timestamp:
-            want(kWantTimestamp);
-            break;
         case Effect::timestampns:
-            want(kWantTimestampNs);
+            // One switch with two positions, as in Linux: the last one set counts, and either turns both off.
+            wanted_.fetch_and(~(kWantTimestamp | kWantTimestampNs), std::memory_order_relaxed);
+            want(effect == Effect::timestamp ? kWantTimestamp : kWantTimestampNs);
             break;
         case Effect::origdst:
             want(kWantOrigDst);
