@@ -1,0 +1,294 @@
+#!/usr/bin/env python3
+"""Runs behaviours (behaviour.h) on the kernel and preloaded and compares what they saw.
+
+    run.py                          all of them, two at a time
+    run.py GROUP|NAME...            some; -v prints the transcripts, --keep the library's log, too
+    run.py --list
+
+Both roles on the kernel give the expected transcripts, exit status and standard error. Then role a, role b and both run
+preloaded, and must see the same. A preloaded role must also have shown that its socket was on the ring (on_ring()), so that
+the kernel is never compared with itself. What differs must be in differences.toml, in exactly this way; an entry that no
+longer differs fails, too.
+"""
+
+import argparse
+import concurrent.futures
+import difflib
+import os
+import queue
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "../support"))
+from netns import Net, binary, library  # noqa: E402
+
+LIMIT = 12.0  # seconds, of one run; behaviours bound their waits by 5 and 10
+SOLO, A_KERNEL, B_KERNEL = 1, 2, 4
+PORTS_PER_RUN = 16
+DIFFERENCES = os.path.join(HERE, "differences.toml")
+
+
+class Behaviour:
+    def __init__(self, line):
+        self.group, self.name, kind, self.title = line.split("\t", 3)
+        kind = int(kind)
+        self.roles = "a" if kind & SOLO else "ab"
+        self.stays_kernel = {"a": bool(kind & A_KERNEL), "b": bool(kind & B_KERNEL)}
+
+    def pairings(self):
+        """Who is preloaded: "" is the kernel alone."""
+        return ("", "a") if self.roles == "a" else ("", "a", "b", "ab")
+
+
+def behaviours(program):
+    done = subprocess.run([program, "--list"], capture_output=True, text=True, check=True)
+    return [Behaviour(line) for line in done.stdout.splitlines()]
+
+
+class Seen:
+    """What one role of one run left behind."""
+
+    def __init__(self, transcript, end, stderr, report, log):
+        self.lines = transcript.splitlines() + [end] + ["stderr: " + line for line in stderr.splitlines()]
+        self.report, self.log = report.splitlines(), log
+
+
+class Stage:
+    """Two namespaces and what a run needs; runs one behaviour at a time."""
+
+    def __init__(self, program, ring, extra_env):
+        self.program, self.ring, self.extra_env = program, ring, extra_env
+        self.net = Net("ab")
+        self.folder = tempfile.mkdtemp(prefix="differential-")
+        self.port = 10000
+
+    def open(self):
+        self.net.__enter__()
+        self.addresses = {}
+        for letter in "ab":
+            space, head = self.net[letter], self.net[letter].ip.rsplit(".", 1)[0]
+            second = f"{head}.{11 if letter == 'a' else 12}"
+            self.addresses |= {letter: space.ip, letter + "2": second}
+            for line in (f"addr add {second}/24 dev {space.dev}",
+                         f"neigh replace {head}.99 lladdr 02:00:00:00:00:99 dev {space.dev} nud permanent"):
+                subprocess.run(["ip", "-n", space.name, *line.split()], check=True)
+            space.sysctl("net.ipv4.icmp_ratelimit", 0)  # every refused datagram is told
+        self.addresses |= {"silent": f"{head}.99", "absent": f"{head}.77", "nowhere": "203.0.113.1"}
+
+    def close(self):
+        self.net.__exit__(None, None, None)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def run(self, behaviour, preloaded):
+        """Both roles at once; {role: Seen}."""
+        self.port = 10000 + (self.port - 10000 + PORTS_PER_RUN) % 20000
+        channel = socket.socketpair() if len(behaviour.roles) == 2 else (None, None)
+        processes = {}
+        try:
+            for role, end in zip(behaviour.roles, channel):
+                processes[role] = self._start(behaviour, role, end, role in preloaded)
+            return {role: self._finish(*process) for role, process in processes.items()}
+        finally:
+            for end in channel:
+                if end:
+                    end.close()
+            for popen, *_ in processes.values():
+                kill_group(popen)
+
+    def _start(self, behaviour, role, channel, preloaded):
+        files = {name: os.path.join(self.folder, f"{role}.{name}") for name in ("transcript", "report", "stderr", "log")}
+        for path in files.values():
+            open(path, "w").close()
+        fds = {name: os.open(files[name], os.O_WRONLY | os.O_APPEND) for name in ("transcript", "report", "stderr")}
+        line = [self.program, "--run", behaviour.name, "--role", role, "--port", str(self.port),
+                "--transcript", str(fds["transcript"]), "--report", str(fds["report"])]
+        for who, address in self.addresses.items():
+            line += ["--address", f"{who}={address}"]
+        passed = [fds["transcript"], fds["report"]]
+        if channel:
+            line += ["--channel", str(channel.fileno())]
+            passed.append(channel.fileno())
+        env = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("VMA_")}
+        if preloaded:
+            line += ["--preloaded", "--stats", self.folder]
+            env |= {"LD_PRELOAD": library(), "VMA_RING_KIND": self.ring, "VMA_LOG_FILE": files["log"],
+                    "VMA_STATS_SHMEM_DIR": self.folder, **self.extra_env}
+        popen = self.net[role].call(lambda: subprocess.Popen(
+            line, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=fds["stderr"], pass_fds=passed,
+            start_new_session=True))
+        for fd in fds.values():
+            os.close(fd)
+        if channel:
+            channel.close()  # so that each role sees the other's end
+        return popen, files, time.monotonic() + LIMIT
+
+    def _finish(self, popen, files, deadline):
+        try:
+            status = popen.wait(max(0.1, deadline - time.monotonic()))
+            end = f"exit {status}" if status >= 0 else f"signal {signal.Signals(-status).name}"
+        except subprocess.TimeoutExpired:
+            kill_group(popen)
+            end = f"killed after {LIMIT:.0f} s"
+        text = {}
+        for name, path in files.items():
+            with open(path, encoding="utf-8", errors="backslashreplace") as f:
+                text[name] = f.read()
+        return Seen(text["transcript"], end, text["stderr"], text["report"], text["log"].rpartition("-" * 70 + "\n")[2])
+
+
+def kill_group(popen):
+    try:
+        os.killpg(popen.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    popen.wait(10)
+
+
+def pairing_name(behaviour, preloaded):
+    """For people: "a=ours b=kernel"."""
+    return " ".join(f"{role}={'ours' if role in preloaded else 'kernel'}" for role in behaviour.roles)
+
+
+def difference(expected, found):
+    """["-kernel's line", "+our line"...] of one role, in order."""
+    return [line for line in difflib.unified_diff(expected, found, lineterm="", n=0)
+            if not line.startswith(("---", "+++", "@@"))]
+
+
+def ring_complaints(behaviour, role, seen):
+    """Checks of on_ring() and on_kernel() that failed, or were not made at all."""
+    bad = [line for line in seen.report if " NO" in line]
+    if not any(line.startswith(("ring", "kernel") if behaviour.stays_kernel[role] else "ring") for line in seen.report):
+        if not behaviour.stays_kernel[role]:
+            bad.append("nothing was shown to be on the ring: on_ring() was never reached")
+    return bad
+
+
+def judge(stage, behaviour, known, verbose, keep, kernel_only=False):
+    """Runs all pairings. A list of complaints, empty when all is as expected."""
+    complaints, expected = [], stage.run(behaviour, "")
+    for role, seen in expected.items():
+        if verbose:
+            print(f"---- {behaviour.name} {role} (kernel)", *seen.lines, sep="\n")
+        if seen.lines[-1].startswith("killed") or any(
+                line.startswith(("gave up", "waited in vain")) or "= timeout after" in line for line in seen.lines):
+            complaints += [f"{behaviour.name} role {role} does not work on the kernel:", *seen.lines]
+    if complaints:
+        return complaints
+    differed = False
+    for preloaded in () if kernel_only else behaviour.pairings()[1:]:
+        for role, seen in stage.run(behaviour, preloaded).items():
+            diff = difference(expected[role].lines, seen.lines)
+            allowed = known["lines"] if known and known["role"] == role and preloaded in known["preloaded"] else []
+            differed = differed or bool(allowed and diff == allowed)
+            where = f"{behaviour.name} [{pairing_name(behaviour, preloaded)}] role {role}"
+            if diff != allowed:
+                complaints += [where + " differs from the kernel" + (" in another way than listed:" if allowed else ":"), *diff]
+            if role in preloaded:
+                bad = ring_complaints(behaviour, role, seen)
+                if bad:
+                    complaints += [where + ", served by:", *bad]
+                if keep or bad or (diff != allowed and seen.log):
+                    complaints += ["log:", *("  " + line for line in seen.log.splitlines()[-40:])] if diff != allowed or bad else []
+                    if keep:
+                        print(f"---- log of {where}", seen.log, sep="\n")
+            if verbose and diff:
+                print(f"---- {where}", *seen.lines, sep="\n")
+    if kernel_only:
+        for role, seen in stage.run(behaviour, "").items():
+            diff = difference(expected[role].lines, seen.lines)
+            if diff:
+                complaints += [f"{behaviour.name} role {role} is not the same twice on the kernel:", *diff]
+    elif known and not differed and not complaints:
+        complaints.append(f"{behaviour.name}: differences.toml lists a difference that is not there any more")
+    return complaints
+
+
+def read_differences(names):
+    with open(DIFFERENCES, "rb") as f:
+        entries = tomllib.load(f).get("difference", [])
+    listed = {}
+    for entry in entries:
+        missing = {"behaviour", "role", "preloaded", "lines", "reason", "workaround"} - entry.keys()
+        if missing or entry["behaviour"] in listed or entry["behaviour"] not in names:
+            raise SystemExit(f"differences.toml: bad entry {entry.get('behaviour')}: {missing or 'twice, or no such behaviour'}")
+        listed[entry["behaviour"]] = entry
+    return listed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("wanted", nargs="*", metavar="GROUP|NAME")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--ring", default="packet", help="VMA_RING_KIND of the preloaded roles")
+    parser.add_argument("-j", "--jobs", type=int, default=2, help="pairs of namespaces used at the same time")
+    parser.add_argument("-v", "--verbose", action="store_true")
+    parser.add_argument("--keep", action="store_true", help="print the library's log")
+    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="more environment when preloaded")
+    parser.add_argument("--kernel", action="store_true", help="the kernel twice: is the behaviour itself sound?")
+    parser.add_argument("--repeat", type=int, default=1)
+    args = parser.parse_args()
+    program = binary("behaviours")
+    known = behaviours(program)
+    if args.list:
+        for b in known:
+            print(f"{b.group:14} {b.name:32} {b.title}")
+        print(len(known), "behaviours")
+        return 0
+    names = {b.name for b in known}
+    if len(names) != len(known):
+        raise SystemExit("two behaviours have the same name")
+    unknown = set(args.wanted) - names - {b.group for b in known}
+    if unknown:
+        raise SystemExit(f"no such group or behaviour: {', '.join(sorted(unknown))}")
+    chosen = [b for b in known if not args.wanted or b.name in args.wanted or b.group in args.wanted] * args.repeat
+    return run_all(args, program, chosen, read_differences(names))
+
+
+def run_all(args, program, chosen, listed):
+    begin, failed, lock = time.monotonic(), [], queue.SimpleQueue()
+    env = dict(e.split("=", 1) for e in args.env)
+    stages, work = [], queue.SimpleQueue()
+    for b in chosen:
+        work.put(b)
+
+    def worker(stage):
+        while True:
+            try:
+                behaviour = work.get_nowait()
+            except queue.Empty:
+                return
+            start = time.monotonic()
+            complaints = judge(stage, behaviour, listed.get(behaviour.name), args.verbose, args.keep, args.kernel)
+            word = "FAILED" if complaints else "listed" if behaviour.name in listed else "ok"
+            print("\n".join([f"{word:7}{behaviour.group}/{behaviour.name} {time.monotonic() - start:.1f} s", *complaints]),
+                  flush=True)
+            if complaints:
+                lock.put(behaviour.name)
+
+    try:
+        for _ in range(max(1, min(args.jobs, len(chosen)))):
+            stages.append(Stage(program, args.ring, env))
+            stages[-1].open()
+        with concurrent.futures.ThreadPoolExecutor(len(stages)) as pool:
+            for future in [pool.submit(worker, stage) for stage in stages]:
+                future.result()
+    finally:
+        for stage in reversed(stages):
+            stage.close()
+    while not lock.empty():
+        failed.append(lock.get())
+    print(f"{len(chosen)} behaviours over the {args.ring} ring, {len(failed)} failed, {time.monotonic() - begin:.0f} s"
+          + (": " + " ".join(sorted(failed)) if failed else ""))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
