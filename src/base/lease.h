@@ -92,6 +92,12 @@ class VMA_CAPABILITY("shard lease") Lease {
     // Makes the calling process the owner if the owner has ended. On was_free and was_held the caller is inside.
     TakeOver take_over() VMA_NO_THREAD_SAFETY_ANALYSIS;
 
+    // Somebody is inside, or died there. For readers of a dead process's memory; anybody else enters.
+    bool held() const {
+        return holder_of(word_.load(std::memory_order_acquire)) != 0 ||
+               inside_.load(std::memory_order_acquire) != 0;
+    }
+
     LeaseMode mode() const { return mode_.load(std::memory_order_relaxed); }
     uint64_t biased_to() const {
         return bias_.load(std::memory_order_relaxed);

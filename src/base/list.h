@@ -63,6 +63,9 @@ class List {
         other.head_.prev = other.head_.next = &other.head_;
     }
 
+    // What marks the end of a walk over raw hooks, for readers that check every pointer themselves.
+    const ListHook* end_hook() const { return &head_; }
+
   private:
     static void link(ListHook* before, ListHook* item, ListHook* after) {
         item->prev = before;

@@ -63,6 +63,15 @@ struct RingCounters {
     uint64_t wakeups = 0;
 };
 
+// What outlives the process that owned a ring, for whoever cleans up after it. All zero: nothing does.
+struct RingEstate {
+    uint32_t slot = 0;   // of the packet hook
+    uint32_t token = 0;  // its owner's life token
+    uint64_t data =
+        0;  // address in the owner of the memory that received packets are lent from, mapped twice in a row
+    uint32_t bytes = 0;  // of that memory, once
+};
+
 class Ring {
   public:
     virtual ~Ring() = default;
@@ -86,6 +95,7 @@ class Ring {
     virtual void disarm() = 0;
 
     virtual RingCounters counters() const = 0;
+    virtual RingEstate estate() const { return {}; }
 };
 
 }  // namespace vma

@@ -34,6 +34,11 @@ Shard* Shard::make(const Parts& parts) {
     auto* shard = new (memory) Shard;
     shard->tcp_ = arena.make<TcpEngine>(arena, *shard, IsnSecret{parts.secret, parts.secret2});
     if (shard->tcp_ == nullptr) return nullptr;  // the caller gives the whole arena up
+    shard->root_ = arena.make<ArenaRoot>();
+    if (shard->root_ == nullptr) return nullptr;
+    shard->root_->layout = layout_identity();
+    shard->root_->lease = lease;
+    shard->root_->tcp = shard->tcp_;
     shard->arena_ = parts.arena;
     shard->lease_ = lease;
     shard->pool_ = parts.pool;

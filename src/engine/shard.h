@@ -13,6 +13,7 @@
 #include "base/lease.h"
 #include "base/own_fd.h"
 #include "dev/ring.h"
+#include "engine/salvage.h"
 #include "engine/tcp_engine.h"
 #include "pkt/pool.h"
 #include "stack/ip_id.h"
@@ -102,6 +103,12 @@ class Shard {
     enum class Attended : uint8_t { busy, by_sleeper, by_nobody };
     Attended look();
 
+    // Where the connections of this shard are found by somebody who has only the arena's memfd.
+    const Arena& arena() const { return *arena_; }
+    const ArenaRoot* root() const { return root_; }
+    // [lease]
+    RingEstate ring_estate() const { return ring_ ? ring_->estate() : RingEstate{}; }
+
     void close_ring();
     bool open() const { return ring_ != nullptr; }
     RingCounters ring_counters() const { return ring_ ? ring_->counters() : RingCounters{}; }
@@ -125,6 +132,7 @@ class Shard {
     UdpStack* udp_ = nullptr;
     TcpEngine* tcp_ = nullptr;
     IpIdCounters* ip_ids_ = nullptr;
+    ArenaRoot* root_ = nullptr;
     Ring* ring_ = nullptr;
     RingCaps caps_;
     MacAddr mac_{};

@@ -171,6 +171,8 @@ class TcpEngine {
         return found;
     }
 
+    // For salvage.h.
+    const Demux<TcpTarget>& table() const { return demux_; }
     tcp::TcpMemory& memory() { return memory_; }
     const TcpEngineCounters& counters() const { return counters_; }
     const DropCounters& drops() const { return drops_; }

@@ -46,6 +46,7 @@ constexpr Row kRows[] = {
 };
 constexpr unsigned kRowCount = sizeof kRows / sizeof *kRows;
 static_assert(kRowCount == RepairOptions::kCount);
+static_assert(kRows[6].name == SO_PRIORITY && kRows[7].name == SO_MARK);
 constexpr unsigned kSendBuffer = kRowCount - 3, kReceiveBuffer = kRowCount - 2,
                    kBufferLocks = kRowCount - 1;
 // Values of SO_BUF_LOCK (linux/socket.h).

@@ -21,6 +21,8 @@ struct RepairQueues {
 // Options of a socket that a move changes, as they were before (options.cc has the list). Plain data.
 struct RepairOptions {
     static constexpr unsigned kCount = 20;
+    // SO_PRIORITY and SO_MARK: not everybody may set them to anything.
+    static constexpr uint32_t kPrivileged = 1u << 6 | 1u << 7;
     int32_t value[kCount] = {};
     uint32_t known = 0;  // bit i: value[i] was read
     int32_t linger[2] = {};

@@ -13,6 +13,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "broker/client.h"
+#include "sock/broker_link.h"
 #include "sock/context.h"
 #include "sock/epoll.h"
 #include "sock/fd_table.h"
@@ -172,6 +174,7 @@ bool start(bool secure) {
     Shard::set_sink(&g_sink);
     TcpEngine::set_sink(&tcp_sink());
     Runtime::set_tick(tick);
+    broker_configure();
     return FdTable::start();
 }
 
@@ -507,9 +510,13 @@ void exec_prepare() {
         tcp_orphans_to_kernel();
         tcp_drain_orphans(Duration::seconds(60));
     }
+    broker::leaving(true);
     stats::withdraw(false);
 }
-void exec_failed() { stats_republish(); }
+void exec_failed() {
+    broker::leaving(false);
+    stats_republish();
+}
 
 void exit_prepare() {
     if (FdTable::retired()) return;  // a filter may forbid what follows
@@ -556,7 +563,7 @@ void seccomp_prepare() {
     FdTable::retire();
 }
 
-void setid_prepare() {}
+void setid_prepare() { broker_before_drop(); }
 
 // An accepted socket is of its listener's namespace, and only the kernel can make one there when this thread has left it.
 void netns_changed() {

@@ -6,11 +6,15 @@
 #include <time.h>
 
 #include <new>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/own_fd.h"
+#include "base/process.h"
+#include "broker/client.h"
 #include "engine/internal_thread.h"
 #include "engine/runtime.h"
+#include "sock/broker_link.h"
 #include "sock/epoll.h"
 #include "sock/fd_table.h"
 #include "sock/stats_rows.h"
@@ -23,13 +27,32 @@ namespace {
 // How long a child waits for its parent's answer. A parent that is stopped (SIGSTOP, debugger) must not hang the child for
 // ever; afterwards the child uses the twin all the same.
 constexpr Duration kOwnerAnswers = Duration::seconds(1);
+// How long it waits for the broker, once the parent is dead.
+constexpr Duration kBrokerAnswers = Duration::seconds(5);
 
 // Set in the parent before fork, in the child's copy afterwards: a descriptor of the parent's control eventfd that survives
 // own_fds_close_in_child.
 OwnFd g_parent_control;
 std::atomic<uint32_t> g_forks{0};
 
-bool process_alive(uint32_t pid) { return sys::raw(SYS_kill, long(pid), 0) != -ESRCH; }
+// The twins of connections that the child will share: if this process is killed, the broker restores into these.
+void give_custody() {
+    std::vector<broker::Held> items;
+    std::vector<int> twins;
+    for (unsigned fd = 0; fd < FdTable::high_water(); fd++) {
+        if (!maybe_ours(int(fd))) continue;
+        ObjectRef ref{int(fd)};
+        if (!ref || ref.get()->kind != ObjectKind::tcp ||
+            ref.get()->inherited.load(std::memory_order_relaxed))
+            continue;
+        broker::Held held;
+        int twin = -1;
+        if (!static_cast<TcpSocket&>(*ref.get()).shared_with_child(held, twin)) continue;
+        items.push_back(held);
+        twins.push_back(twin);
+    }
+    broker::hold(items, twins);
+}
 
 }  // namespace
 
@@ -44,10 +67,13 @@ void fork_in_parent_before(bool only_exec) {
             !ref.get()->inherited.load(std::memory_order_relaxed))
             static_cast<TcpSocket&>(*ref.get()).prepare_fork(only_exec);
     }
+    // A child that only execs uses none of them.
+    if (!only_exec && broker::reachable()) give_custody();
 }
 
 void fork_in_child() {
     const int control = InternalThread::control_fd();
+    const int door = broker::keep_door_in_child();
     const int kept = control >= 0 ? sys::fcntl(control, F_DUPFD_CLOEXEC, 3) : -1;
     own_fds_close_in_child();
     FdTable::forget_lock_in_child();
@@ -57,6 +83,7 @@ void fork_in_child() {
     tcp_forget_in_child();
     epoll_forget_in_child();
     stats_forget_in_child();
+    broker_forget_in_child(door);
     Runtime::forget_in_child();
     g_parent_control.reset();
     if (kept >= 0 && !g_parent_control.adopt(kept)) g_parent_control.reset();
@@ -81,12 +108,18 @@ void inherit(Object& object) {
     auto& socket = static_cast<Socket&>(static_cast<Pollable&>(object));
     ShareRecord* share = socket.share();
     if (socket.state() == SocketState::offloaded && share != nullptr) {
-        const Instant deadline = monotonic_now() + kOwnerAnswers;
+        Instant deadline = monotonic_now() + kOwnerAnswers;
+        bool orphaned = false;
         share->request.store(1, std::memory_order_release);
         const uint64_t one = 1;
         if (g_parent_control.valid()) sys::write(g_parent_control.fd(), &one, sizeof one);
-        while (share->done.load(std::memory_order_acquire) == 0 && monotonic_now() < deadline &&
-               process_alive(share->owner_pid.load(std::memory_order_relaxed))) {
+        while (share->done.load(std::memory_order_acquire) == 0 && monotonic_now() < deadline) {
+            if (!orphaned && !process_alive(share->owner_pid.load(std::memory_order_relaxed), 0)) {
+                // Only the broker can still give the connection to this process.
+                if (!broker::reachable()) break;
+                orphaned = true;
+                deadline = monotonic_now() + kBrokerAnswers;
+            }
             const timespec slice{0, 10'000'000};
             sys::futex(reinterpret_cast<volatile uint32_t*>(&share->done), 0 /* FUTEX_WAIT */, 0,
                        &slice);

@@ -6,7 +6,9 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "broker/client.h"
 #include "repair/repair.h"
+#include "sock/broker_link.h"
 #include "sock/context.h"
 #include "sock/fork.h"
 #include "sock/tcp_socket.h"
@@ -64,7 +66,8 @@ bool move_to_kernel(Shard& shard, TcpConnection& c, int fd, Reason why) {
     queues.unsent = send.view(sent, to_send - sent);
     queues.unread = unread.view(0, s.unread);
     RepairOptions saved;
-    const Status restored = repair_restore(fd, s, queues, saved);
+    KernelRepair repair;
+    const Status restored = repair.restore(fd, s, queues, saved);
     if (!restored) {
         vma_log(warning, "sock", "fd {}: the connection cannot move to the kernel ({}), errno {}{}",
                 fd, reason_name(why), restored.error(),
@@ -74,7 +77,7 @@ bool move_to_kernel(Shard& shard, TcpConnection& c, int fd, Reason why) {
     // What holds the twin of an orphan is given back last: a socket that is closed in repair mode vanishes without a word.
     const uint64_t token = std::exchange(c.orphan_token, 0);
     shard.tcp().forget(c, now);
-    if (const Status finished = repair_finish(fd, s, queues, saved); !finished)
+    if (const Status finished = repair.finish(fd, s, queues, saved); !finished)
         vma_log(warning, "sock",
                 "fd {}: handed back to the kernel, but unsent bytes are lost: errno {}", fd,
                 finished.error());
@@ -151,8 +154,10 @@ bool TcpSocket::hand_back_connection(Reason why) {
         return state() == SocketState::kernel;
     inherited_options_to_twin(fd());
     LeaseGuard lease(shard_->lease());
+    const broker::Held custody = in_custody();
     if (!move_to_kernel(*shard_, *connection_, fd(), why)) return false;
     connection_ = nullptr;
+    end_custody(custody);
     become_kernel(why);
     // A forked child may be waiting for just this, and a parent that exits does not get to serve_children() again.
     if (ShareRecord* record = share()) {
@@ -177,6 +182,33 @@ void tcp_orphans_to_kernel() {
             if (fd >= 0 && !bound) sys::close(fd);
         }
     }
+}
+
+broker::Held TcpSocket::in_custody() const {
+    broker::Held held;
+    held.connection = reinterpret_cast<uintptr_t>(connection_);
+    held.local = broker::to_wire(local_);
+    held.remote = broker::to_wire(remote_);
+    return held;
+}
+
+void TcpSocket::end_custody(const broker::Held& held) {
+    if (!std::exchange(in_custody_, false)) return;
+    broker::drop(held);
+}
+
+bool TcpSocket::shared_with_child(broker::Held& out, int& twin) {
+    std::lock_guard guard(control_);
+    ShareRecord* record = share();
+    if (in_custody_ || record == nullptr || connection_ == nullptr ||
+        state() != SocketState::offloaded)
+        return false;
+    inherited_options_to_twin(fd());
+    out = in_custody();
+    out.share = reinterpret_cast<uintptr_t>(&record->done);
+    twin = fd();
+    in_custody_ = true;
+    return true;
 }
 
 void TcpSocket::prepare_fork(bool only_exec) {

@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "engine/tcp_defaults.h"
+#include "sock/broker_link.h"
 #include "sock/context.h"
 #include "sock/epoll.h"
 #include "sock/fd_table.h"
@@ -338,6 +339,7 @@ Outcome TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
         }
         tcp::TcpConfig config = tcp_defaults(Runtime::options(), shard->caps(), mtu);
         apply_options(config);
+        broker_watch(*shard);
         LeaseGuard lease(shard->lease());
         ready_.store(0, std::memory_order_release);
         phase_.store(Phase::connecting, std::memory_order_release);
@@ -428,7 +430,27 @@ Outcome TcpSocket::listen(int fd, int backlog) {
     listeners_count_ = 0;
     ready_.store(0, std::memory_order_release);
     phase_.store(Phase::kernel_listener, std::memory_order_release);
+    if (!local_.addr.is_loopback()) broker_listener(fd);
     return Outcome::value(0);
+}
+
+void TcpSocket::open_rings(int fd) {
+    std::lock_guard guard(control_);
+    Reason why = Reason::none;
+    if (local_.addr.is_loopback() || int_option(fd, SOL_SOCKET, SO_REUSEPORT) ||
+        !Runtime::snapshot().rules.decide(Role::tcp_server, local_).offload)
+        return;
+    if (space_ == nullptr) space_ = Runtime::namespace_of(fd, &why);
+    if (space_ == nullptr) return;
+    const auto view = space_->monitor().view();
+    for (const Interface& interface : view->interfaces()) {
+        if (!NetSpace::can_carry_ring(interface)) continue;
+        bool covered = false;
+        for (const InterfaceAddress& a : interface.addresses)
+            covered =
+                covered || (a.addr.is_v4() && (local_.addr.is_any() || a.addr == local_.addr));
+        if (covered) (void)space_->shard(interface.index, &why);
+    }
 }
 
 void TcpSocket::activate_listener(int fd) {
@@ -479,6 +501,7 @@ void TcpSocket::activate_listener(int fd) {
         }
         tcp::TcpConfig config = tcp_defaults(Runtime::options(), shard->caps(), interface.mtu);
         apply_options(config);
+        broker_watch(*shard);
         LeaseGuard lease(shard->lease());
         const auto listener =
             shard->tcp().listen(local_, config, uint32_t(backlog_), space_->monitor(), this);
@@ -851,6 +874,8 @@ void TcpSocket::teardown() {
         record->done.store(1, std::memory_order_release);
         return;
     }
+    const broker::Held custody = in_custody();
+    end_custody(custody);
     const Instant now = monotonic_now();
     LeaseGuard lease(shard_->lease());
     TcpConnection* c = connection_;

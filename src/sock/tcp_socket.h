@@ -7,6 +7,7 @@
 
 #include <array>
 
+#include "broker/protocol.h"
 #include "engine/runtime.h"
 #include "engine/tcp_engine.h"
 #include "sock/slab.h"
@@ -54,6 +55,15 @@ class TcpSocket final : public Socket {
     // Before fork: the child may need the words to ask for a hand-back; listeners go back to the kernel, unless the child
     // will only exec.
     void prepare_fork(bool only_exec);
+    // After prepare_fork(): what the broker must know to give this connection to a child if this process is killed. False:
+    // nothing, or it knows.
+    bool shared_with_child(broker::Held& out, int& twin);
+    bool is_listener() const {
+        const Phase phase = phase_.load(std::memory_order_acquire);
+        return phase == Phase::kernel_listener || phase == Phase::listening;
+    }
+    // Opens the rings that a listener's address covers.
+    void open_rings(int fd);
 
     // [lease] From the engine.
     void on_events(uint32_t events, int error);
@@ -105,6 +115,8 @@ class TcpSocket final : public Socket {
     void publish_state(uint16_t tcp_state);
 
     bool hand_back_connection(Reason why);
+    broker::Held in_custody() const;  // what names this connection to the broker
+    void end_custody(const broker::Held& held);
     void unsteer_listener();
     bool connections_wait();
     void end_listening(Reason why);
@@ -124,6 +136,7 @@ class TcpSocket final : public Socket {
     unsigned steered_count_ = 0;
     int backlog_ = 0;
     bool bound_ = false;
+    bool in_custody_ = false;        // the broker holds the twin for the children of this process
     bool accepted_ = false;          // the twin holds no port
     bool connect_reported_ = false;  // the first connect() after an asynchronous one has answered
 

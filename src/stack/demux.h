@@ -94,6 +94,21 @@ class Demux {
         }
     }
 
+    // The same for a table that may be corrupt: `inside(p, n)` tells whether memory may be read, and visit(const T*) gets
+    // pointers that nobody has checked. False: the table itself is nonsense.
+    template <class Inside, class Visit>
+    bool for_each_checked(Inside inside, Visit visit) const {
+        const Slot* slots = slots_;
+        const uint32_t capacity = capacity_;
+        if (capacity == 0) return true;
+        if ((capacity & (capacity - 1)) != 0 || !inside(slots, capacity * sizeof(Slot)))
+            return false;
+        for (uint32_t i = 0; i < capacity; i++) {
+            if (const T* value = slots[i].value) visit(value);
+        }
+        return true;
+    }
+
   private:
     struct Key {
         Endpoint local, remote;

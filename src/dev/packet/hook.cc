@@ -150,6 +150,12 @@ unsigned Hook::sweep_all() {
     return count;
 }
 
+void Hook::guard_all() {
+    forget_after_fork();
+    for (auto& h : g_registry.hooks)
+        if (Hook* hook = h.load()) (void)hook->guard();
+}
+
 // Joins or creates the hook if this process has none yet, and puts the receive program onto the interface.
 Status Hook::start(int ifindex, std::string* why, Meanwhile meanwhile) {
     Companion companion(*this, meanwhile);

@@ -72,12 +72,28 @@ class Hook {
     // Only a flow of this slot; false when there is none.
     bool unsteer(uint32_t slot, const FlowKey& key);
 
+    uint32_t token() const { return token_; }
+
+    // The egress guard on every interface now, for steer() of processes that may not attach anything.
+    Status guard();
+
+    // For whoever cleans up after another process, while it keeps that process's life token (so that nobody else does).
+    // From now on the kernel has the slot's flows; they are still in the table.
+    bool owns(uint32_t slot, uint32_t owner) const;  // is that token the slot's owner?
+    void retire(uint32_t slot, uint32_t owner);
+    // Takes the flows out and frees the slot.
+    void bury(uint32_t slot, uint32_t owner);
+    // The life token of a process as a descriptor, or -errno; and the data ring of a slot. CAP_SYS_ADMIN.
+    static int token_of(uint32_t owner);
+    int data_ring(uint32_t slot) const;
+
     // Gives the tuples of dead processes back to the kernel and puts the guard onto new interfaces. How many slots were freed.
     // Cheap when nothing happened: one system call per other process.
     unsigned sweep();
 
     // Of all hooks of this process.
     static unsigned sweep_all();
+    static void guard_all();
 
   private:
     struct Link {

@@ -84,6 +84,44 @@ void Hook::drop_flows(const bool* slots, bool free_slots) {
     }
 }
 
+Status Hook::guard() {
+    if (std::atomic_ref(head().guarded).load() != 0) return {};
+    if (!lock_tables()) return Errno{EBUSY};
+    const Status s = ensure_guard();
+    if (s) std::atomic_ref(head().guarded).store(1);
+    unlock_tables();
+    return s;
+}
+
+bool Hook::owns(uint32_t slot, uint32_t owner) const {
+    return owner != 0 && slot != 0 && slot < VMA_SLOTS &&
+           std::atomic_ref(slots_[slot].owner).load() == owner;
+}
+
+void Hook::retire(uint32_t slot, uint32_t owner) {
+    if (!owns(slot, owner)) return;
+    std::atomic_ref(slots_[slot].generation).fetch_add(1);
+}
+
+void Hook::bury(uint32_t slot, uint32_t owner) {
+    if (!lock_tables()) return;
+    if (owns(slot, owner)) {
+        bool which[VMA_SLOTS] = {};
+        which[slot] = true;
+        drop_flows(which);
+    }
+    unlock_tables();
+}
+
+int Hook::token_of(uint32_t owner) { return owner ? bpf::map_by_id(owner) : -ENOENT; }
+
+int Hook::data_ring(uint32_t slot) const {
+    const uint32_t key = 2 * slot;
+    uint32_t id = 0;
+    const int r = bpf::lookup(rings_.fd(), &key, &id);
+    return r < 0 ? r : bpf::map_by_id(id);
+}
+
 void Hook::count_port(const vma_flow_key& key, int32_t by) {
     uint32_t& count =
         ports_->flows[key.protocol == IPPROTO_TCP ? 0 : 1][__builtin_bswap16(key.local_port)];
@@ -94,12 +132,8 @@ Status Hook::steer(uint32_t slot, const FlowKey& key) {
     const auto k = to_key(key);
     if (!k) return Errno{k.error()};
     const bool guarded = key.protocol == IPPROTO_TCP;
-    if (guarded && std::atomic_ref(head().guarded).load() == 0) {
-        if (!lock_tables()) return Errno{EBUSY};
-        const Status s = ensure_guard();
-        if (s) std::atomic_ref(head().guarded).store(1);
-        unlock_tables();
-        if (!s) return s;
+    if (guarded) {
+        if (const Status s = this->guard(); !s) return s;
     }
     const vma_flow flow{slot, slots_[slot].generation, guarded ? VMA_FLOW_GUARDED : 0, 0};
     // Counted before it can match, so that no frame of it is rejected early.

@@ -35,6 +35,9 @@ class PacketRing final : public Ring {
     bool arm() override;
     void disarm() override;
     RingCounters counters() const override;
+    RingEstate estate() const override {
+        return {slot_, hook_->token(), receiver_.data_address(), receiver_.data_bytes()};
+    }
 
   private:
     Status open_rings(Hook& hook, const PacketRingConfig& config, std::string* why);
@@ -201,5 +204,6 @@ Result<Ring*> open_packet_ring(const PacketRingConfig& config, std::string* why)
 }
 
 unsigned sweep_packet_rings() { return Hook::sweep_all(); }
+void guard_packet_rings() { Hook::guard_all(); }
 
 }  // namespace vma

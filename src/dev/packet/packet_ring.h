@@ -38,4 +38,8 @@ Result<Ring*> open_packet_ring(const PacketRingConfig& config, std::string* why)
 // the internal thread, every half second. How many rings of dead processes were found. Any thread.
 unsigned sweep_packet_rings();
 
+// The egress guard onto every interface now: steering TCP later then needs no privilege. For a process that is about to give
+// its privileges up.
+void guard_packet_rings();
+
 }  // namespace vma

@@ -1,0 +1,55 @@
+// The library's side of the broker: starts it, keeps the door open across fork, has one session per process, and asks. What
+// is not there (switched off, no executable, no capability when it could have been started, killed) makes every call fail
+// quietly: without a broker everything else works as it does.
+//
+// Threads: any. Requests are serialised; each waits for its answer, kAnswerMs at most. Nothing here is called on a data path.
+#pragma once
+
+#include <span>
+
+#include "base/result.h"
+#include "broker/protocol.h"
+#include "repair/repair.h"
+
+namespace vma::broker {
+
+struct ClientConfig {
+    bool enabled = true;
+    const char* path = "";  // of the executable, "": beside the library. Kept by pointer
+    uint32_t layout = 0;    // layout_identity()
+};
+inline constexpr int kAnswerMs = 3000;
+
+// Once, early; cheap.
+void configure(const ClientConfig& config);
+// Starts a broker if there is none yet (not even an inherited one) and the process has CAP_NET_ADMIN. True: there is a door.
+bool start();
+// Is there a broker to ask? Makes the session of this process if needed. Never starts one.
+bool reachable();
+
+// As repair.h, done by the broker. EPERM: no broker. EACCES: the tuple is not ours to restore.
+Status restore(int fd, const tcp::Snapshot& snapshot, const RepairQueues& queues,
+               RepairOptions& saved);
+void cancel(int fd, const RepairOptions& saved);
+Status finish(int fd, const tcp::Snapshot& snapshot, const RepairQueues& queues,
+              const RepairOptions& saved);
+Status checkpoint(int fd, RepairImage& image, ByteSpan room);
+void resume(int fd, const RepairImage& image);
+Status release(int fd, const RepairImage& image);
+
+// One-way messages; lost when there is no session.
+void watch(const Watch& watch, int arena_memfd);
+// Twins that a child will share, any number. How many the broker has taken.
+size_t hold(std::span<const Held> items, std::span<const int> twins);
+void drop(const Held& item);
+void prove(int fd);
+void drop_privileges();
+void leaving(bool leaves);
+
+// fork. In the child: before own descriptors are closed (returns what survives), and after.
+int keep_door_in_child();
+void forget_in_child(int kept_door);
+// The library lets go of everything (vma_exit).
+void close();
+
+}  // namespace vma::broker

@@ -1,0 +1,106 @@
+// What the broker does with one client's messages: checks who may act on what, and calls Operations, which do it. No system
+// call here, so that a fuzzer can drive it with operations of its own.
+//
+// The rules. A client may have a connection restored only into a socket that it passes, which must be a TCP socket of the
+// broker's network namespace that is not connected. If the socket is bound, the tuple's local port must be its own. If it is
+// not (the twin of an accepted connection), the client must be trusted, or must have shown a socket of that port before (its
+// listener), or the port must be one that an ordinary bind() by anybody could get now.
+// Trusted: the client had CAP_NET_ADMIN when its session began and has not said that it gives it up.
+#pragma once
+
+#include <cstdint>
+
+#include "base/result.h"
+#include "broker/channel.h"
+#include "broker/protocol.h"
+#include "repair/repair.h"
+
+namespace vma::broker {
+
+struct SocketFacts {
+    bool tcp = false;        // AF_INET stream of IPPROTO_TCP
+    bool connected = false;  // or connecting, or listening where `listening`
+    bool listening = false;
+    bool udp = false;
+    uint64_t netns_cookie = 0;
+    Endpoint local;  // port 0: not bound
+};
+
+class Operations {
+  public:
+    virtual SocketFacts inspect(int fd) = 0;
+    virtual uint64_t netns_cookie() = 0;
+    // Binds by ordinary rules, without privilege over anybody: EADDRINUSE when the port has an owner.
+    virtual Status bind(int fd, const Endpoint& local) = 0;
+    // Reads the queues out of a memfd. Valid until the next call.
+    virtual Result<ByteView> read_queues(int memfd, uint32_t bytes) = 0;
+    // As repair.h. checkpoint() puts the bytes into a new memfd; -1 if there are none.
+    virtual Status restore(int twin, const tcp::Snapshot& snapshot, const RepairQueues& queues,
+                           RepairOptions& saved) = 0;
+    virtual void cancel(int twin, const RepairOptions& saved) = 0;
+    virtual Status finish(int twin, const tcp::Snapshot& snapshot, const RepairQueues& queues,
+                          const RepairOptions& saved) = 0;
+    virtual Status checkpoint(int twin, RepairImage& image, int& memfd) = 0;
+    virtual void resume(int twin, const RepairImage& image) = 0;
+    virtual Status release(int twin, const RepairImage& image) = 0;
+    // Each takes the descriptors that it keeps out of `fds`.
+    virtual Status watch(const Watch& watch, Fds& fds) = 0;
+    virtual Status hold(const HeldList& list, Fds& fds) = 0;
+    virtual void drop(const HeldList& list) = 0;
+    virtual void leaving(bool leaves) = 0;
+
+  protected:
+    ~Operations() = default;
+};
+
+struct DispatchCounters {
+    uint64_t messages = 0;
+    uint64_t malformed = 0;  // after one of these the session ends
+    uint64_t refused = 0;    // not this client's to ask for
+    uint64_t restored = 0;
+    uint64_t failed = 0;
+};
+
+class Dispatcher {
+  public:
+    // `layout`: of this build. `trusted`: the client has CAP_NET_ADMIN.
+    Dispatcher(Operations& operations, uint32_t layout, bool trusted)
+        : operations_(operations), layout_(layout), trusted_(trusted) {}
+
+    struct Answer {
+        bool send = false;
+        uint32_t serial = 0;
+        Reply reply;
+        int fd = -1;  // goes along; the caller closes it
+    };
+    // One packet. False: the session must end.
+    bool message(ByteView packet, Fds& fds, Answer& answer);
+
+    bool trusted() const { return trusted_; }
+    // May this client act on a tuple with this local end, of which no socket was passed?
+    bool owns_port(const Endpoint& local) const;
+    std::span<const Endpoint> proven() const { return {proven_, proven_count_}; }
+    const DispatchCounters& counters() const { return counters_; }
+
+    static constexpr unsigned kMostProven = 256;
+
+  private:
+    bool same_namespace(const SocketFacts& facts) {
+        return facts.netns_cookie != 0 && facts.netns_cookie == operations_.netns_cookie();
+    }
+    Status repair(Op op, Repair& body, Fds& fds, Answer& answer);
+    Status restore_or_finish(Op op, const Repair& body, Fds& fds, Answer& answer);
+    Status may_restore(int twin, const tcp::Snapshot& snapshot);
+    Status may_touch(int twin, const Endpoint* local);
+    void prove(int fd);
+
+    Operations& operations_;
+    const uint32_t layout_;
+    bool trusted_;
+    bool greeted_ = false;
+    Endpoint proven_[kMostProven];
+    unsigned proven_count_ = 0, next_proven_ = 0;
+    DispatchCounters counters_;
+};
+
+}  // namespace vma::broker

@@ -1,0 +1,158 @@
+#include "broker/spawn.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "base/sys.h"
+
+namespace vma::broker {
+namespace {
+
+constexpr size_t kStack = 32 * 1024;  // each; the two children make a handful of system calls
+constexpr int kLeast = 10;            // descriptors are moved above what the broker gets
+
+struct Capabilities {
+    __user_cap_header_struct head{_LINUX_CAPABILITY_VERSION_3, 0};
+    __user_cap_data_struct data[2] = {};
+    bool get() { return sys::raw(SYS_capget, sys::ptr(&head), sys::ptr(data)) == 0; }
+    bool set() { return sys::raw(SYS_capset, sys::ptr(&head), sys::ptr(data)) == 0; }
+    bool has(int cap) const { return data[cap / 32].effective & (1u << (cap % 32)); }
+};
+
+// Shared with the children, which run in our memory while we wait.
+struct Start {
+    const char* path;
+    char* const* argv;
+    char* const* environment;
+    int socket;
+    int null;
+    uint8_t* stack;  // top of the second child's
+    int error;
+};
+
+// exec() takes capabilities away from everybody but root; what is inheritable and ambient stays.
+void keep_capabilities() {
+    Capabilities c;
+    if (sys::raw(SYS_geteuid) == 0 || !c.get()) return;
+    for (auto& word : c.data) word.inheritable = word.permitted;
+    if (!c.set()) return;
+    for (int cap = 0; cap <= CAP_LAST_CAP; cap++)
+        if (c.data[cap / 32].permitted & (1u << (cap % 32)))
+            sys::raw(SYS_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, cap);
+}
+
+// The broker-to-be. Its memory is ours, its descriptor table a copy.
+int become_broker(void* context) {
+    Start& s = *static_cast<Start*>(context);
+    for (int fd = 0; fd <= 2; fd++) sys::raw(SYS_dup3, s.null, fd, 0);
+    sys::raw(SYS_dup3, s.socket, kBrokerSocket, 0);
+    sys::raw(SYS_close_range, kBrokerSocket + 1, ~0u, 0);
+    keep_capabilities();
+    s.error =
+        int(-sys::raw(SYS_execve, sys::ptr(s.path), sys::ptr(s.argv), sys::ptr(s.environment)));
+    sys::raw(SYS_exit, 127);
+    return 127;
+}
+
+// Exists only so that the broker is not the program's child.
+int go_between(void* context) {
+    Start& s = *static_cast<Start*>(context);
+    sys::raw(SYS_setsid);
+    if (clone(become_broker, s.stack, CLONE_VM | CLONE_VFORK | SIGCHLD, context) < 0)
+        s.error = EAGAIN;
+    sys::raw(SYS_exit, 0);
+    return 0;
+}
+
+bool runnable(const char* path) {
+    return sys::raw(SYS_faccessat, AT_FDCWD, sys::ptr(path), 1 /* X_OK */) == 0;
+}
+
+}  // namespace
+
+bool has_net_admin() {
+    Capabilities c;
+    return c.get() && c.has(CAP_NET_ADMIN);
+}
+
+bool find_broker(const char* wished, char* out, size_t room) {
+    if (wished != nullptr && *wished != 0)
+        return size_t(snprintf(out, room, "%s", wished)) < room && runnable(out);
+    Dl_info info;
+    if (dladdr(reinterpret_cast<void*>(&has_net_admin), &info) == 0 || info.dli_fname == nullptr)
+        return false;
+    const char* slash = std::strrchr(info.dli_fname, '/');
+    const int folder = slash ? int(slash - info.dli_fname) : 0;
+    for (const char* rest : {"/../bin/vmad", "/vmad"}) {
+        const int n =
+            snprintf(out, room, "%.*s%s", folder ? folder : 1, folder ? info.dli_fname : ".", rest);
+        if (n > 0 && size_t(n) < room && runnable(out)) return true;
+    }
+    return false;
+}
+
+Result<int> spawn_broker(const char* path, const char* program) {
+    int pair[2];
+    const long made =
+        sys::raw(SYS_socketpair, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sys::ptr(pair));
+    if (made < 0) return Errno{int(-made)};
+    const int socket = sys::fcntl(pair[1], F_DUPFD_CLOEXEC, kLeast);
+    sys::close(pair[1]);
+    const int opened =
+        int(sys::raw(SYS_openat, AT_FDCWD, sys::ptr("/dev/null"), O_RDWR | O_CLOEXEC));
+    const int null = opened < 0 ? opened : sys::fcntl(opened, F_DUPFD_CLOEXEC, kLeast);
+    if (opened >= 0) sys::close(opened);
+    void* stacks = sys::mmap(nullptr, 2 * kStack, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+
+    char pid[16];
+    snprintf(pid, sizeof pid, "%d", sys::getpid());
+    const char* argv[] = {"vmad", "--broker", "for", pid, program, nullptr};
+    const char* environment[] = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", nullptr};
+    Start start{path,
+                const_cast<char* const*>(argv),
+                const_cast<char* const*>(environment),
+                socket,
+                null,
+                nullptr,
+                0};
+    if (socket < 0 || null < 0) {
+        start.error = EMFILE;
+    } else if (sys::failed(stacks)) {
+        start.error = ENOMEM;
+    } else {
+        auto* base = static_cast<uint8_t*>(stacks);
+        start.stack = base + 2 * kStack;
+        // No handler of the program may run in the children: they are on its memory.
+        uint64_t all = ~uint64_t(0), before = 0;
+        sys::raw(SYS_rt_sigprocmask, SIG_SETMASK, sys::ptr(&all), sys::ptr(&before), 8);
+        const int child = clone(go_between, base + kStack, CLONE_VM | CLONE_VFORK, &start);
+        if (child < 0) {
+            start.error = EAGAIN;
+        } else {
+            int status;
+            while (sys::raw(SYS_wait4, child, sys::ptr(&status), long(__WCLONE), 0) == -EINTR) {
+            }
+        }
+        sys::raw(SYS_rt_sigprocmask, SIG_SETMASK, sys::ptr(&before), 0, 8);
+    }
+    if (!sys::failed(stacks)) sys::munmap(stacks, 2 * kStack);
+    if (socket >= 0) sys::close(socket);
+    if (null >= 0) sys::close(null);
+    if (start.error) {
+        sys::close(pair[0]);
+        return Errno{start.error};
+    }
+    return pair[0];
+}
+
+}  // namespace vma::broker

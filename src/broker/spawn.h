@@ -1,0 +1,25 @@
+// Starts the broker: a process that the program does not notice. It is nobody's child (the one in between is reaped here, by
+// a wait that no wait() of the program shares), sends no SIGCHLD, has a session of its own, no descriptor of the program's,
+// and none of its environment. Exception: a program that is a subreaper or pid 1 becomes its parent like everybody's.
+#pragma once
+
+#include <cstddef>
+
+#include "base/result.h"
+
+namespace vma::broker {
+
+inline constexpr int kBrokerSocket = 3;  // its end of the door, in the broker
+
+// The executable that belongs to this library, into `out`: `wished` if it is not empty, else ../bin/vmad or vmad beside the
+// library's file. False: there is none that may be run.
+bool find_broker(const char* wished, char* out, size_t room);
+
+// Runs it and returns our end of the door (CLOEXEC), or why not. Returns when it has been executed, without waiting for
+// anything it does. The calling thread only; other threads go on. argv after the name: "--broker for <pid> <program>".
+Result<int> spawn_broker(const char* path, const char* program);
+
+// Does the calling thread have CAP_NET_ADMIN now? One system call.
+bool has_net_admin();
+
+}  // namespace vma::broker

@@ -1,0 +1,117 @@
+#include "sock/broker_link.h"
+
+#include <errno.h>
+
+#include <atomic>
+
+#include "base/own_fd.h"
+#include "broker/client.h"
+#include "broker/spawn.h"
+#include "dev/packet/packet_ring.h"
+#include "engine/runtime.h"
+#include "sock/fd_table.h"
+#include "sock/tcp_socket.h"
+
+namespace vma::sock {
+namespace {
+
+constexpr unsigned kMostWatched = 256;
+std::atomic<Shard*> g_watched[kMostWatched];
+std::atomic<bool> g_dropping{false};
+
+template <class Fn>
+void for_each_tcp(Fn&& fn) {
+    for (unsigned fd = 0; fd < FdTable::high_water(); fd++) {
+        if (!maybe_ours(int(fd))) continue;
+        ObjectRef ref{int(fd)};
+        if (ref && ref.get()->kind == ObjectKind::tcp)
+            fn(static_cast<TcpSocket&>(*ref.get()), int(fd));
+    }
+}
+
+}  // namespace
+
+void broker_configure() {
+    const Options& options = Runtime::options();
+    broker::ClientConfig config;
+    config.enabled = options.broker;
+    config.path = options.broker_path.c_str();
+    config.layout = layout_identity();
+    broker::configure(config);
+}
+
+Status KernelRepair::restore(int fd, const tcp::Snapshot& snapshot, const RepairQueues& queues,
+                             RepairOptions& saved) {
+    by_broker_ = false;
+    const Status own = repair_restore(fd, snapshot, queues, saved);
+    if (own.error() != EPERM) return own;
+    by_broker_ = true;
+    return broker::restore(fd, snapshot, queues, saved);
+}
+
+Status KernelRepair::finish(int fd, const tcp::Snapshot& snapshot, const RepairQueues& queues,
+                            const RepairOptions& saved) {
+    return by_broker_ ? broker::finish(fd, snapshot, queues, saved)
+                      : repair_finish(fd, snapshot, queues, saved);
+}
+
+void broker_watch(Shard& shard) {
+    for (auto& place : g_watched) {
+        Shard* known = place.load(std::memory_order_acquire);
+        if (known == &shard) return;
+        if (known != nullptr) continue;
+        if (!broker::start() || !broker::reachable()) return;
+        if (!place.compare_exchange_strong(known, &shard)) {
+            if (known == &shard) return;
+            continue;
+        }
+        RingEstate estate;
+        {
+            LeaseGuard lease(shard.lease());
+            estate = shard.ring_estate();
+        }
+        const Arena& arena = shard.arena();
+        if (estate.slot == 0 || arena.memfd() < 0) return;
+        broker::Watch w;
+        w.arena = reinterpret_cast<uintptr_t>(&arena);
+        w.reserve = arena.reserved();
+        w.root = reinterpret_cast<uintptr_t>(shard.root());
+        w.ring_data = estate.data;
+        w.ring_bytes = estate.bytes;
+        w.slot = estate.slot;
+        w.token = estate.token;
+        w.ifindex = shard.ifindex();
+        broker::watch(w, arena.memfd());
+        return;
+    }
+}
+
+void broker_listener(int fd) {
+    if (broker::start()) broker::prove(fd);
+}
+
+void broker_before_drop() {
+    if (!Runtime::started() || g_dropping.load(std::memory_order_relaxed)) return;
+    if (!broker::has_net_admin()) return;
+    bool any = !Runtime::shards().empty();
+    for_each_tcp([&](TcpSocket& socket, int) { any = any || socket.is_listener(); });
+    if (!any || g_dropping.exchange(true)) return;
+    (void)broker::start();
+    for_each_tcp([](TcpSocket& socket, int fd) {
+        if (!socket.is_listener()) return;
+        broker::prove(fd);
+        // Afterwards no ring can be opened; steering to one that is open needs no privilege.
+        socket.open_rings(fd);
+    });
+    guard_packet_rings();
+    for (Shard* shard : Runtime::shards()) broker_watch(*shard);
+    if (broker::reachable()) broker::drop_privileges();
+}
+
+void broker_forget_in_child(int kept_door) {
+    broker::forget_in_child(kept_door);
+    for (auto& place : g_watched) place.store(nullptr, std::memory_order_relaxed);
+    g_dropping = false;
+}
+
+}  // namespace vma::sock

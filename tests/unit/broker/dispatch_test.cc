@@ -1,0 +1,221 @@
+// Who may have what done.
+#include "broker/dispatch.h"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "support/broker_fake.h"
+
+namespace vma::broker {
+namespace {
+
+constexpr uint32_t kLayout = 4711;
+constexpr int kTwin = 1 << 20, kFile = kTwin + 1;  // never open in this process: Fds closes them
+
+class Dispatch : public ::testing::Test {
+  protected:
+    void greet(bool trusted, uint64_t cookie = FakeOperations::kCookie, uint32_t layout = kLayout) {
+        dispatcher = std::make_unique<Dispatcher>(operations, kLayout, trusted);
+        Hello hello;
+        hello.layout = layout;
+        hello.netns_cookie = cookie;
+        alive = send(Op::hello, &hello, sizeof hello, {});
+    }
+    bool send(Op op, const void* body, size_t bytes, std::vector<int> with) {
+        Head head;
+        head.op = op;
+        head.bytes = uint32_t(bytes);
+        std::vector<uint8_t> packet(sizeof head + bytes);
+        std::memcpy(packet.data(), &head, sizeof head);
+        if (bytes) std::memcpy(packet.data() + sizeof head, body, bytes);
+        Fds fds;
+        for (const int fd : with) fds.add(fd);
+        answer = {};
+        return dispatcher->message(packet, fds, answer);
+    }
+    // A connection of `local` without a byte in its queues; the answer's error.
+    int repair(Op op, const Endpoint& local) {
+        tcp::Snapshot s;
+        s.local = local;
+        s.remote = {IpAddr::v4(10, 0, 0, 9), 999};
+        s.state = tcp::State::ESTABLISHED;
+        Repair body;
+        body.image.snapshot = to_wire(s);
+        body.image.options.known = 0xfffff;
+        EXPECT_TRUE(send(op, &body, sizeof body, {kTwin}));
+        EXPECT_TRUE(answer.send);
+        return answer.reply.error;
+    }
+    int calls(const char* what) {
+        int n = 0;
+        for (const auto& c : operations.calls) n += c == what;
+        return n;
+    }
+    static Endpoint at(uint16_t port) { return {IpAddr::v4(10, 0, 0, 2), port}; }
+
+    FakeOperations operations;
+    std::unique_ptr<Dispatcher> dispatcher;
+    Dispatcher::Answer answer;
+    bool alive = false;
+};
+
+TEST_F(Dispatch, NothingBeforeHello) {
+    dispatcher = std::make_unique<Dispatcher>(operations, kLayout, true);
+    EXPECT_FALSE(send(Op::leaving, nullptr, 0, {}));
+    EXPECT_EQ(dispatcher->counters().malformed, 1u);
+}
+
+TEST_F(Dispatch, AnotherBuildOrNamespaceIsNotServed) {
+    greet(true, FakeOperations::kCookie, kLayout + 1);
+    EXPECT_FALSE(alive);
+    greet(true, FakeOperations::kCookie + 1);
+    EXPECT_FALSE(alive);
+    greet(true);
+    EXPECT_TRUE(alive);
+    EXPECT_FALSE(send(Op::hello, nullptr, 0, {}));
+}
+
+TEST_F(Dispatch, BoundTwinMustHaveTheTuplesPort) {
+    greet(true);
+    operations.sockets[kTwin] = FakeOperations::tcp(at(8080));
+    EXPECT_EQ(repair(Op::restore, at(8080)), 0);
+    EXPECT_EQ(repair(Op::restore, at(8081)), EACCES);
+    EXPECT_EQ(repair(Op::restore, {IpAddr::v4(10, 0, 0, 3), 8080}), EACCES);
+    operations.sockets[kTwin] = FakeOperations::tcp({IpAddr::any_v4(), 8080});
+    EXPECT_EQ(repair(Op::restore, at(8080)), 0);
+    EXPECT_EQ(calls("restore"), 2);
+    EXPECT_EQ(dispatcher->counters().refused, 2u);
+}
+
+TEST_F(Dispatch, OnlyFreshTcpSocketsOfTheNamespace) {
+    greet(true);
+    EXPECT_EQ(repair(Op::restore, at(80)), EINVAL) << "not a socket";
+    SocketFacts f = FakeOperations::tcp(at(80));
+    f.netns_cookie++;
+    operations.sockets[kTwin] = f;
+    EXPECT_EQ(repair(Op::restore, at(80)), EXDEV);
+    f = FakeOperations::tcp(at(80));
+    f.connected = true;
+    operations.sockets[kTwin] = f;
+    EXPECT_EQ(repair(Op::restore, at(80)), EINVAL);
+    f.tcp = false, f.udp = true, f.connected = false;
+    operations.sockets[kTwin] = f;
+    EXPECT_EQ(repair(Op::restore, at(80)), EINVAL);
+    EXPECT_EQ(calls("restore"), 0);
+}
+
+TEST_F(Dispatch, UnboundTwinOfAnUntrustedClient) {
+    greet(false);
+    operations.sockets[kTwin] = FakeOperations::tcp();
+    EXPECT_EQ(repair(Op::restore, at(80)), EACCES) << "a privileged port";
+    EXPECT_EQ(calls("bind"), 0);
+    EXPECT_EQ(repair(Op::restore, at(8080)), 0) << "anybody could have bound it";
+    EXPECT_EQ(calls("bind"), 1);
+    operations.ports_taken = true;
+    EXPECT_EQ(repair(Op::restore, at(8080)), EACCES) << "somebody has it";
+    EXPECT_EQ(calls("restore"), 1);
+}
+
+TEST_F(Dispatch, AShownListenerMakesThePortTheClients) {
+    greet(false);
+    operations.sockets[kTwin] = FakeOperations::tcp();
+    operations.sockets[kFile] = FakeOperations::tcp({IpAddr::any_v4(), 80});
+    operations.sockets[kFile].listening = operations.sockets[kFile].connected = true;
+    EXPECT_TRUE(send(Op::prove, nullptr, 0, {kFile}));
+    EXPECT_FALSE(answer.send);
+    EXPECT_EQ(repair(Op::restore, at(80)), 0);
+    EXPECT_EQ(calls("bind"), 0);
+    EXPECT_EQ(repair(Op::restore, at(81)), EACCES);
+}
+
+TEST_F(Dispatch, AConnectionProvesNoPort) {
+    greet(false);
+    operations.sockets[kFile] = FakeOperations::tcp(at(80));
+    operations.sockets[kFile].connected = true;
+    EXPECT_TRUE(send(Op::prove, nullptr, 0, {kFile}));
+    operations.sockets[kFile] = FakeOperations::tcp(at(80));
+    operations.sockets[kFile].netns_cookie++;
+    EXPECT_TRUE(send(Op::prove, nullptr, 0, {kFile}));
+    EXPECT_TRUE(dispatcher->proven().empty());
+    EXPECT_EQ(dispatcher->counters().refused, 2u);
+}
+
+TEST_F(Dispatch, ProofsAreBounded) {
+    greet(false);
+    for (unsigned i = 0; i < Dispatcher::kMostProven + 10; i++) {
+        operations.sockets[kFile] = FakeOperations::tcp(at(uint16_t(2000 + i)));
+        ASSERT_TRUE(send(Op::prove, nullptr, 0, {kFile}));
+    }
+    EXPECT_EQ(dispatcher->proven().size(), Dispatcher::kMostProven);
+    EXPECT_TRUE(dispatcher->owns_port(at(2000 + Dispatcher::kMostProven + 9)));
+    EXPECT_FALSE(dispatcher->owns_port(at(2000)));
+}
+
+TEST_F(Dispatch, TrustEndsWithThePrivileges) {
+    greet(true);
+    operations.sockets[kTwin] = FakeOperations::tcp();
+    EXPECT_EQ(repair(Op::restore, at(80)), 0);
+    EXPECT_TRUE(send(Op::drop_privileges, nullptr, 0, {}));
+    EXPECT_FALSE(dispatcher->trusted());
+    EXPECT_EQ(repair(Op::restore, at(80)), EACCES);
+}
+
+TEST_F(Dispatch, FinishOnlyWhatHasTheTuple) {
+    greet(false);
+    SocketFacts f = FakeOperations::tcp(at(8080));
+    f.connected = true;
+    operations.sockets[kTwin] = f;
+    EXPECT_EQ(repair(Op::finish, at(8080)), 0);
+    EXPECT_EQ(operations.known & RepairOptions::kPrivileged, 0u);
+    EXPECT_NE(operations.known, 0u);
+    EXPECT_EQ(repair(Op::finish, at(8081)), EACCES);
+    f.listening = true;
+    operations.sockets[kTwin] = f;
+    EXPECT_EQ(repair(Op::finish, at(8080)), EINVAL);
+    for (const Op op : {Op::cancel, Op::checkpoint, Op::resume, Op::release})
+        EXPECT_EQ(repair(op, at(8080)), EINVAL);
+    f.listening = false;
+    operations.sockets[kTwin] = f;
+    for (const Op op : {Op::cancel, Op::checkpoint, Op::resume, Op::release})
+        EXPECT_EQ(repair(op, at(8080)), 0);
+    EXPECT_EQ(calls("release"), 1);
+}
+
+TEST_F(Dispatch, QueuesComeInTheirOrder) {
+    greet(true);
+    operations.sockets[kTwin] = FakeOperations::tcp(at(80));
+    tcp::Snapshot s;
+    s.local = at(80);
+    s.remote = {IpAddr::v4(10, 0, 0, 9), 999};
+    s.state = tcp::State::ESTABLISHED;
+    s.snd_nxt = {3};
+    s.snd_end = {8};
+    s.unread = 2;
+    Repair body;
+    body.image.snapshot = to_wire(s);
+    body.unacked = 3, body.unsent = 5, body.unread = 2;
+    operations.file.assign(9, 0);
+    EXPECT_TRUE(send(Op::restore, &body, sizeof body, {kTwin, kFile}));
+    EXPECT_EQ(answer.reply.error, EINVAL) << "the file is shorter than it was said to be";
+    operations.file.assign(10, 0);
+    EXPECT_TRUE(send(Op::restore, &body, sizeof body, {kTwin, kFile}));
+    EXPECT_EQ(answer.reply.error, 0);
+    EXPECT_EQ(operations.unacked, 3u);
+    EXPECT_EQ(operations.unsent, 5u);
+    EXPECT_EQ(operations.unread, 2u);
+}
+
+TEST_F(Dispatch, LeavingAndStaying) {
+    greet(true);
+    EXPECT_TRUE(send(Op::leaving, nullptr, 0, {}));
+    EXPECT_TRUE(operations.left);
+    EXPECT_TRUE(send(Op::staying, nullptr, 0, {}));
+    EXPECT_FALSE(operations.left);
+    EXPECT_FALSE(send(Op::reply, nullptr, 0, {})) << "only the broker answers";
+}
+
+}  // namespace
+}  // namespace vma::broker

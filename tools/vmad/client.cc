@@ -1,0 +1,243 @@
+#include "vmad/client.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "base/sys.h"
+#include "engine/salvage.h"
+#include "vmad/socket_facts.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+
+namespace vmad {
+namespace {
+
+constexpr unsigned kNetAdmin = 12;
+constexpr size_t kMostLinks = 64;
+
+// A process as it is now: has it CAP_NET_ADMIN, and in our user namespace?
+bool is_privileged(pid_t pid) {
+    char path[64], theirs[64] = {}, ours[64] = {};
+    snprintf(path, sizeof path, "/proc/%d/ns/user", pid);
+    const ssize_t n = readlink(path, theirs, sizeof theirs - 1);
+    if (n > 0 && readlink("/proc/self/ns/user", ours, sizeof ours - 1) > 0 &&
+        std::strcmp(theirs, ours) != 0)
+        return false;
+    // Who may not even look at it (the process has other capabilities than we) reads its status all the same.
+    snprintf(path, sizeof path, "/proc/%d/status", pid);
+    FILE* f = fopen(path, "re");
+    if (f == nullptr) return false;
+    char line[256];
+    unsigned long long effective = 0;
+    while (fgets(line, sizeof line, f))
+        if (sscanf(line, "CapEff: %llx", &effective) == 1) break;
+    fclose(f);
+    return effective & (1ull << kNetAdmin);
+}
+
+int peer_pidfd(int session, pid_t pid) {
+    int fd = -1;
+    socklen_t len = sizeof fd;
+    if (vma::sys::getsockopt(session, SOL_SOCKET, SO_PEERPIDFD, &fd, &len) == 0) return fd;
+    return int(vma::sys::raw(434 /* pidfd_open */, pid, 0));
+}
+
+}  // namespace
+
+Client::Client(int session, int pidfd, pid_t pid, bool trusted)
+    : session_(session),
+      pidfd_(pidfd),
+      pid_(pid),
+      dispatcher_(*this, vma::layout_identity(), trusted) {}
+
+std::unique_ptr<Client> Client::make(int session) {
+    Fd owned(session);
+    ucred who{};
+    socklen_t len = sizeof who;
+    int type = 0;
+    socklen_t type_len = sizeof type;
+    if (vma::sys::getsockopt(session, SOL_SOCKET, SO_TYPE, &type, &type_len) != 0 ||
+        type != SOCK_SEQPACKET ||
+        vma::sys::getsockopt(session, SOL_SOCKET, SO_PEERCRED, &who, &len) != 0 || who.pid <= 0)
+        return nullptr;
+    const int pidfd = peer_pidfd(session, who.pid);
+    if (pidfd < 0) return nullptr;
+    const bool trusted = is_privileged(who.pid);
+    const int mine = vma::sys::fcntl(owned.get(), F_DUPFD_CLOEXEC, 3);
+    if (mine < 0) {
+        vma::sys::close(pidfd);
+        return nullptr;
+    }
+    return std::unique_ptr<Client>(new Client(mine, pidfd, who.pid, trusted));
+}
+
+bool Client::serve(unsigned most) {
+    alignas(8) static uint8_t buffer[vma::broker::kMostMessage];
+    for (unsigned i = 0; i < most; i++) {
+        vma::broker::Fds fds;
+        const auto n = vma::broker::receive_packet(session_.get(), buffer, fds);
+        if (!n) {
+            if (n.error() == EINTR) continue;
+            return n.error() == EAGAIN;
+        }
+        if (*n == 0) return false;
+        vma::broker::Dispatcher::Answer answer;
+        if (!dispatcher_.message({buffer, *n}, fds, answer)) return false;
+        if (!answer.send) continue;
+        const Fd bytes(answer.fd);
+        const auto sent = vma::broker::send_message(
+            session_.get(), vma::broker::Op::reply, answer.serial, &answer.reply,
+            sizeof answer.reply, {&answer.fd, answer.fd >= 0 ? 1u : 0u});
+        if (!sent) return false;  // who does not read its answers gets none
+    }
+    return true;
+}
+
+Estate Client::take_estate() {
+    estate_.trusted = dispatcher_.trusted();
+    estate_.proven.assign(dispatcher_.proven().begin(), dispatcher_.proven().end());
+    return std::move(estate_);
+}
+
+vma::broker::SocketFacts Client::inspect(int fd) { return socket_facts(fd); }
+
+uint64_t Client::netns_cookie() {
+    static const uint64_t cookie = own_netns_cookie();
+    return cookie;
+}
+
+vma::Status Client::bind(int fd, const vma::Endpoint& local) {
+    const sockaddr_in name = local.to_sockaddr_in();
+    const int r = vma::sys::bind(fd, reinterpret_cast<const sockaddr*>(&name), sizeof name);
+    if (r < 0) return vma::Errno{-r};
+    return {};
+}
+
+vma::Result<vma::ByteView> Client::read_queues(int memfd, uint32_t bytes) {
+    static std::vector<uint8_t> memory;
+    if (!is_memory_file(memfd)) return vma::Errno{EINVAL};
+    memory.resize(bytes);
+    size_t done = 0;
+    while (done < bytes) {
+        const long n = vma::sys::raw(SYS_pread64, memfd, vma::sys::ptr(memory.data() + done),
+                                     long(bytes - done), long(done));
+        if (n <= 0) return vma::Errno{n == 0 ? EINVAL : int(-n)};
+        done += size_t(n);
+    }
+    return vma::ByteView(memory);
+}
+
+vma::Status Client::restore(int twin, const vma::tcp::Snapshot& snapshot,
+                            const vma::RepairQueues& queues, vma::RepairOptions& saved) {
+    return vma::repair_restore(twin, snapshot, queues, saved);
+}
+void Client::cancel(int twin, const vma::RepairOptions& saved) { vma::repair_cancel(twin, saved); }
+vma::Status Client::finish(int twin, const vma::tcp::Snapshot& snapshot,
+                           const vma::RepairQueues& queues, const vma::RepairOptions& saved) {
+    return vma::repair_finish(twin, snapshot, queues, saved);
+}
+
+vma::Status Client::checkpoint(int twin, vma::RepairImage& image, int& memfd) {
+    std::vector<uint8_t> room(
+        std::min<size_t>(vma::repair_room(twin), 3 * size_t(vma::broker::kMostQueueBytes)));
+    const vma::Status done = vma::repair_checkpoint(twin, image, room);
+    if (!done) return done;
+    const size_t total = size_t(image.to_send) + image.snapshot.unread;
+    if (total == 0) return {};
+    memfd = int(vma::sys::raw(SYS_memfd_create, vma::sys::ptr("vma-queues"), 1));
+    size_t written = 0;
+    while (memfd >= 0 && written < total) {
+        const ssize_t n = vma::sys::write(memfd, room.data() + written, total - written);
+        if (n <= 0) break;
+        written += size_t(n);
+    }
+    if (written == total) return {};
+    if (memfd >= 0) vma::sys::close(memfd);
+    memfd = -1;
+    vma::repair_resume(twin, image);
+    return vma::Errno{ENOBUFS};
+}
+void Client::resume(int twin, const vma::RepairImage& image) { vma::repair_resume(twin, image); }
+vma::Status Client::release(int twin, const vma::RepairImage& image) {
+    return vma::repair_release(twin, image);
+}
+
+vma::Hook* hook_on(int ifindex) {
+    static vma::Hook* hook = nullptr;
+    static int linked[kMostLinks];
+    static size_t links = 0;
+    for (size_t i = 0; i < links; i++)
+        if (linked[i] == ifindex) return hook;
+    const auto opened = vma::Hook::open(ifindex, nullptr);
+    if (!opened) return hook;
+    if (!(*opened)->shared()) {
+        // Somebody has a hook for himself alone: what is left of him cannot be taken over.
+        (*opened)->close();
+        return hook;
+    }
+    hook = *opened;
+    if (links < kMostLinks) linked[links++] = ifindex;
+    return hook;
+}
+
+vma::Status Client::watch(const vma::broker::Watch& w, vma::broker::Fds& fds) {
+    if (estate_.arenas.size() >= kMostArenas) return vma::Errno{ENOSPC};
+    if (!is_memory_file(fds[0])) return vma::Errno{EINVAL};
+    WatchedArena a;
+    a.facts = w;
+    vma::Hook* hook = hook_on(w.ifindex);
+    if (hook == nullptr || !hook->owns(w.slot, w.token)) return vma::Errno{EACCES};
+    // While somebody has the token, nobody takes the dead process's slot for one whose owner is gone.
+    const int token = vma::Hook::token_of(w.token);
+    if (token < 0) return vma::Errno{-token};
+    a.token = Fd(token);
+    if (w.ring_data) a.data_ring = Fd(hook->data_ring(w.slot));
+    a.memfd = Fd(fds.take(0));
+    estate_.arenas.push_back(std::move(a));
+    // Now, because the process may not be able to when it needs it.
+    return hook->guard();
+}
+
+vma::Status Client::hold(const vma::broker::HeldList& list, vma::broker::Fds& fds) {
+    for (uint32_t i = 0; i < list.count; i++) {
+        const vma::broker::Held& h = list.items[i];
+        bool known = false;
+        for (const WatchedArena& a : estate_.arenas)
+            known = known || (h.connection - a.facts.arena < a.facts.reserve &&
+                              h.share - a.facts.arena < a.facts.reserve);
+        if (!known) return vma::Errno{EINVAL};
+        if (estate_.held.size() >= kMostHeld) return vma::Errno{ENOSPC};
+        HeldTwin twin;
+        twin.facts = h;
+        twin.twin = Fd(fds.take(i));
+        estate_.held.push_back(std::move(twin));
+    }
+    return {};
+}
+
+void Client::drop(const vma::broker::HeldList& list) {
+    for (uint32_t i = 0; i < list.count; i++) {
+        auto& held = estate_.held;
+        for (size_t k = 0; k < held.size(); k++) {
+            const vma::broker::Held& h = held[k].facts;
+            if (h.connection != list.items[i].connection || !(h.local == list.items[i].local) ||
+                !(h.remote == list.items[i].remote))
+                continue;
+            held[k] = std::move(held.back());
+            held.pop_back();
+            break;
+        }
+    }
+}
+
+}  // namespace vmad

@@ -1,0 +1,64 @@
+// One process that the broker serves: its session, what it has deposited, and the operations that are done for it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <memory>
+#include <vector>
+
+#include "broker/dispatch.h"
+#include "dev/packet/hook.h"
+#include "vmad/rescue.h"
+
+namespace vmad {
+
+class Client final : public vma::broker::Operations {
+  public:
+    static constexpr size_t kMostArenas = 64;
+    static constexpr size_t kMostHeld = 65536;
+
+    // Takes the session. Who is at its other end is what the kernel says. Null: it cannot be known, or is another user
+    // namespace's.
+    static std::unique_ptr<Client> make(int session);
+
+    int session() const { return session_.get(); }
+    int pidfd() const { return pidfd_.get(); }
+    pid_t pid() const { return pid_; }
+    // Takes what has arrived, at most `most` messages. False: the session is over.
+    bool serve(unsigned most);
+    bool trusted() const { return dispatcher_.trusted(); }
+    bool leaving() const { return leaving_; }
+    bool has_estate() const { return !estate_.arenas.empty(); }
+    // Its end: what it left. The client serves no more.
+    Estate take_estate();
+
+    vma::broker::SocketFacts inspect(int fd) override;
+    uint64_t netns_cookie() override;
+    vma::Status bind(int fd, const vma::Endpoint& local) override;
+    vma::Result<vma::ByteView> read_queues(int memfd, uint32_t bytes) override;
+    vma::Status restore(int twin, const vma::tcp::Snapshot& snapshot,
+                        const vma::RepairQueues& queues, vma::RepairOptions& saved) override;
+    void cancel(int twin, const vma::RepairOptions& saved) override;
+    vma::Status finish(int twin, const vma::tcp::Snapshot& snapshot,
+                       const vma::RepairQueues& queues, const vma::RepairOptions& saved) override;
+    vma::Status checkpoint(int twin, vma::RepairImage& image, int& memfd) override;
+    void resume(int twin, const vma::RepairImage& image) override;
+    vma::Status release(int twin, const vma::RepairImage& image) override;
+    vma::Status watch(const vma::broker::Watch& watch, vma::broker::Fds& fds) override;
+    vma::Status hold(const vma::broker::HeldList& list, vma::broker::Fds& fds) override;
+    void drop(const vma::broker::HeldList& list) override;
+    void leaving(bool leaves) override { leaving_ = leaves; }
+
+  private:
+    Client(int session, int pidfd, pid_t pid, bool trusted);
+    Fd session_, pidfd_;
+    const pid_t pid_;
+    bool leaving_ = false;
+    vma::broker::Dispatcher dispatcher_;
+    Estate estate_;
+};
+
+// The hook of the broker's network namespace, with links on interface `ifindex`. Null: there is none to share.
+vma::Hook* hook_on(int ifindex);
+
+}  // namespace vmad

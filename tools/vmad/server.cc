@@ -1,0 +1,227 @@
+#include "vmad/server.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <syslog.h>
+#include <unistd.h>
+
+#include <memory>
+#include <unordered_map>
+
+#include "base/sys.h"
+#include "broker/channel.h"
+#include "vmad/client.h"
+#include "vmad/rescue.h"
+
+namespace vmad {
+namespace {
+
+constexpr size_t kMostClients = 1024;
+constexpr unsigned kMessagesPerTurn = 64;  // of one client, before others have their turn
+constexpr int kSweepMs = 1000;
+constexpr unsigned kRescueSeconds = 30;  // then it is broken, and ends
+
+// A rescue runs in a child; this is what the broker keeps of it. The pipe: the child says "restored", we answer "go".
+struct Rescue {
+    Estate estate;
+    pid_t child = -1;
+    pid_t of = 0;
+    Fd pipe;
+};
+
+class Server {
+  public:
+    explicit Server(int door) : door_(door), poll_(vma::sys::epoll_create1(EPOLL_CLOEXEC)) {}
+    int run();
+
+  private:
+    enum Kind : uint32_t { kDoor, kSession, kDeath, kRescue };
+    static uint64_t tag(Kind kind, uint32_t id) { return uint64_t(kind) << 32 | id; }
+    bool add(int fd, Kind kind, uint32_t id);
+    void knock();
+    void session(uint32_t id);
+    void death(uint32_t id);
+    void end(uint32_t id, bool rescue);
+    void start_rescue(Estate estate, pid_t of);
+    void rescue_news(uint32_t id);
+    static void bury(const Estate& estate);
+
+    Fd door_, poll_;
+    uint32_t next_ = 1;
+    std::unordered_map<uint32_t, std::unique_ptr<Client>> clients_;
+    std::unordered_map<uint32_t, Rescue> rescues_;
+};
+
+bool Server::add(int fd, Kind kind, uint32_t id) {
+    epoll_event e{};
+    e.events = EPOLLIN;
+    e.data.u64 = tag(kind, id);
+    return vma::sys::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, fd, &e) == 0;
+}
+
+// A process shows up: the end of a session.
+void Server::knock() {
+    alignas(8) uint8_t buffer[256];
+    vma::broker::Fds fds;
+    const auto n = vma::broker::receive_packet(door_.get(), buffer, fds);
+    if (!n) {
+        if (n.error() != EAGAIN && n.error() != EINTR && n.error() != EMSGSIZE) door_.reset();
+        return;
+    }
+    if (*n == 0) {
+        door_.reset();
+        return;
+    }
+    if (fds.count() != 1 || clients_.size() >= kMostClients) return;
+    auto client = Client::make(fds.take(0));
+    if (!client) return;
+    const uint32_t id = next_++;
+    if (!add(client->session(), kSession, id) || !add(client->pidfd(), kDeath, id)) return;
+    clients_.emplace(id, std::move(client));
+}
+
+void Server::session(uint32_t id) {
+    const auto it = clients_.find(id);
+    if (it == clients_.end() || it->second->serve(kMessagesPerTurn)) return;
+    if (it->second->leaving()) {
+        // exec: the memory is gone, and with it who would have closed the connections.
+        end(id, true);
+        return;
+    }
+    // It let go of us, or is about to die: the pidfd tells. Until then nothing more is heard of it.
+    vma::sys::epoll_ctl(poll_.get(), EPOLL_CTL_DEL, it->second->session(), nullptr);
+    if (!it->second->has_estate()) end(id, false);
+}
+
+void Server::death(uint32_t id) {
+    const auto it = clients_.find(id);
+    if (it == clients_.end()) return;
+    while (it->second->serve(kMessagesPerTurn)) {  // what it said before it died
+        if (!vma::broker::wait_readable(it->second->session(), 0)) break;
+    }
+    end(id, true);
+}
+
+void Server::end(uint32_t id, bool rescue) {
+    const auto it = clients_.find(id);
+    std::unique_ptr<Client> client = std::move(it->second);
+    clients_.erase(it);
+    Estate estate = client->take_estate();
+    const pid_t pid = client->pid();
+    client.reset();
+    if (rescue && !estate.arenas.empty()) start_rescue(std::move(estate), pid);
+}
+
+bool wait_for_go(void* context) {
+    const int pipe = *static_cast<int*>(context);
+    char c = 'R';
+    if (vma::sys::write(pipe, &c, 1) != 1) return false;
+    return vma::broker::wait_readable(pipe, int(kRescueSeconds) * 1000) &&
+           vma::sys::read(pipe, &c, 1) == 1 && c == 'G';
+}
+
+void tell(pid_t of, const RescueCounters& c) {
+    if (c.delivered + c.shared + c.reset + c.lost + c.nonsense == 0) return;
+    syslog(
+        LOG_NOTICE,
+        "process %d has ended: of its connections %u go on to their end in the kernel, %u with a "
+        "child of it, %u were reset, %u lost; %u records were damaged",
+        int(of), c.delivered, c.shared, c.reset, c.lost, c.nonsense);
+}
+
+void Server::start_rescue(Estate estate, pid_t of) {
+    int pair[2];
+    if (vma::sys::raw(SYS_socketpair, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0,
+                      vma::sys::ptr(pair)) < 0) {
+        bury(estate);
+        return;
+    }
+    Rescue r;
+    r.pipe = Fd(pair[0]);
+    r.estate = std::move(estate);
+    r.of = of;
+    r.child = fork();
+    if (r.child == 0) {
+        alarm(kRescueSeconds);
+        const RescueCounters c = rescue(r.estate, wait_for_go, &pair[1]);
+        tell(of, c);
+        _exit(0);
+    }
+    vma::sys::close(pair[1]);
+    const uint32_t id = next_++;
+    if (r.child < 0 || !add(r.pipe.get(), kRescue, id)) {
+        bury(r.estate);
+        return;
+    }
+    rescues_.emplace(id, std::move(r));
+}
+
+void Server::rescue_news(uint32_t id) {
+    const auto it = rescues_.find(id);
+    if (it == rescues_.end()) return;
+    Rescue& r = it->second;
+    char c = 0;
+    const ssize_t n = vma::sys::read(r.pipe.get(), &c, 1);
+    if (n == 1 && c == 'R') {
+        // Every connection is in the kernel: from here on it gets their frames.
+        for (const WatchedArena& a : r.estate.arenas)
+            if (vma::Hook* hook = hook_on(a.facts.ifindex))
+                hook->retire(a.facts.slot, a.facts.token);
+        c = 'G';
+        vma::sys::write(r.pipe.get(), &c, 1);
+        return;
+    }
+    if (n == -EINTR || n == -EAGAIN) return;
+    int status = 0;
+    waitpid(r.child, &status, 0);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+        syslog(LOG_WARNING, "process %d has ended: rescuing its connections failed (status %x)",
+               int(r.of), unsigned(status));
+    bury(r.estate);
+    rescues_.erase(it);
+}
+
+void Server::bury(const Estate& estate) {
+    for (const WatchedArena& a : estate.arenas)
+        if (vma::Hook* hook = hook_on(a.facts.ifindex)) hook->bury(a.facts.slot, a.facts.token);
+}
+
+int Server::run() {
+    if (!add(door_.get(), kDoor, 0)) return 1;
+    while (door_.valid() || !clients_.empty() || !rescues_.empty()) {
+        epoll_event events[32];
+        // Clients without privileges cannot follow new interfaces, nor tell which rings are of dead processes.
+        bool weak = false;
+        for (const auto& [id, client] : clients_) weak = weak || !client->trusted();
+        const int n = vma::sys::epoll_wait(poll_.get(), events, 32, weak ? kSweepMs : -1);
+        if (n == 0) vma::Hook::sweep_all();
+        for (int i = 0; i < n; i++) {
+            const auto id = uint32_t(events[i].data.u64);
+            switch (Kind(events[i].data.u64 >> 32)) {
+                case kDoor:
+                    knock();
+                    break;
+                case kSession:
+                    session(id);
+                    break;
+                case kDeath:
+                    death(id);
+                    break;
+                case kRescue:
+                    rescue_news(id);
+                    break;
+            }
+        }
+        if (n < 0 && n != -EINTR) return 1;
+    }
+    return 0;
+}
+
+}  // namespace
+
+int serve(int door) { return Server(door).run(); }
+
+}  // namespace vmad

@@ -1,0 +1,71 @@
+#include "vmad/socket_facts.h"
+
+#include <fcntl.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+
+#include "base/sys.h"
+
+#ifndef SO_NETNS_COOKIE
+#define SO_NETNS_COOKIE 71
+#endif
+#ifndef F_GET_SEALS
+#define F_GET_SEALS 1034
+#endif
+
+namespace vmad {
+namespace {
+
+constexpr int kTcpClose = 7, kTcpListen = 10;  // enum of linux/net/tcp_states.h
+
+int int_option(int fd, int name) {
+    int value = -1;
+    socklen_t len = sizeof value;
+    return vma::sys::getsockopt(fd, SOL_SOCKET, name, &value, &len) == 0 ? value : -1;
+}
+
+uint64_t netns_of(int fd) {
+    uint64_t cookie = 0;
+    socklen_t len = sizeof cookie;
+    return vma::sys::getsockopt(fd, SOL_SOCKET, SO_NETNS_COOKIE, &cookie, &len) == 0 ? cookie : 0;
+}
+
+}  // namespace
+
+vma::broker::SocketFacts socket_facts(int fd) {
+    vma::broker::SocketFacts f;
+    if (int_option(fd, SO_DOMAIN) != AF_INET) return f;
+    const int protocol = int_option(fd, SO_PROTOCOL);
+    f.tcp = protocol == IPPROTO_TCP && int_option(fd, SO_TYPE) == SOCK_STREAM;
+    f.udp = protocol == IPPROTO_UDP && int_option(fd, SO_TYPE) == SOCK_DGRAM;
+    f.netns_cookie = netns_of(fd);
+    sockaddr_storage name{};
+    socklen_t len = sizeof name;
+    if (vma::sys::getsockname(fd, reinterpret_cast<sockaddr*>(&name), &len) == 0)
+        vma::Endpoint::from_sockaddr(reinterpret_cast<sockaddr*>(&name), len, f.local);
+    if (f.tcp) {
+        tcp_info info{};
+        len = sizeof info;
+        // A socket whose state cannot be read is taken for one that must not be touched.
+        if (vma::sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0) info.tcpi_state = 1;
+        f.listening = info.tcpi_state == kTcpListen;
+        f.connected = info.tcpi_state != kTcpClose;
+    } else {
+        sockaddr_in peer{};
+        len = sizeof peer;
+        f.connected = vma::sys::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &len) == 0;
+    }
+    return f;
+}
+
+uint64_t own_netns_cookie() {
+    const int fd = vma::sys::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return 0;
+    const uint64_t cookie = netns_of(fd);
+    vma::sys::close(fd);
+    return cookie;
+}
+
+bool is_memory_file(int fd) { return vma::sys::fcntl(fd, F_GET_SEALS) >= 0; }
+
+}  // namespace vmad
