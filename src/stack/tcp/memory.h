@@ -29,11 +29,20 @@ class TcpMemory {
     TcpMemory(const TcpMemory&) = delete;
     TcpMemory& operator=(const TcpMemory&) = delete;
 
-    // A chunk that suits `want` more bytes, or null.
-    SendChunk* take_chunk(size_t want);
+    // A chunk that suits `want` more bytes, or null. `first`: of an empty send buffer; it gets a small one beyond the
+    // limit too, or its writer might wait for room that only others can make.
+    SendChunk* take_chunk(size_t want, bool first);
     void give_chunk(SendChunk* chunk);
     TxRange* take_range();
     void give_range(TxRange* range);
+
+    // Bytes of chunks at most; what is out beyond a lowered limit stays.
+    void set_limit(uint64_t bytes) { limit_ = bytes; }
+    uint64_t bytes_out() const { return bytes_out_; }
+    // The caller's word that memory is short elsewhere (frames), or three quarters of the limit are out: buffers and windows
+    // stop growing, windows shrink as far as promises allow. No connection is lost for it.
+    void set_pressure(bool on) { told_ = on; }
+    bool pressure() const { return told_ || bytes_out_ > limit_ / 4 * 3; }
 
     // Blocks handed out and not given back.
     uint64_t chunks_out() const { return chunks_out_; }
@@ -42,6 +51,8 @@ class TcpMemory {
   private:
     Arena* arena_;
     uint64_t chunks_out_ = 0, ranges_out_ = 0;
+    uint64_t limit_ = UINT64_MAX, bytes_out_ = 0;
+    bool told_ = false;
 };
 
 }  // namespace vma::tcp

@@ -246,6 +246,7 @@ uint32_t window_to_offer(const Tcb& t) {
     if (space < std::min<uint32_t>(t.ack.rcv_mss, t.rcv.buffer / 2) || space < t.rcv.buffer / 16)
         space = 0;
     if (t.in.charge() + t.ooo.charge() > charge_limit(t)) space = 0;
+    if (t.memory->pressure()) space = std::min(space, 4u * t.ack.rcv_mss);
     space = std::min({space, t.cfg.window_clamp, uint32_t(65535) << t.rcv.wscale});
     const uint32_t mask = (1u << t.rcv.wscale) - 1;
     space &= ~mask;
@@ -274,7 +275,7 @@ void autotune(Tcb& t, uint32_t n, Instant now) {
     auto& at = t.autotune;
     at.copied += n;
     const Duration rtt = at.rtt.ns ? at.rtt : t.rtt.srtt;
-    if (rtt.ns == 0 || now - at.at < rtt) return;
+    if (rtt.ns == 0 || now - at.at < rtt || t.memory->pressure()) return;
     if (at.copied > at.space) {
         const uint64_t want = 2ull * at.copied + 16ull * t.ack.rcv_mss;
         if (at.at.ns != 0 && want > t.rcv.buffer)

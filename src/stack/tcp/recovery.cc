@@ -318,7 +318,7 @@ void process_ack(Tcb& t, const SegView& seg, Instant now, Actions& out) {
     if ((news.advanced || sacked_early) && !news.timer_set) restart_timer(t, now);
     if (t.flight() == 0 && t.timers.kind != Rtx::persist) disarm(t);
     // Send-buffer autotuning, as Linux: two windows, so that one can wait while the other is in flight.
-    if (news.advanced && t.out.limit < t.cfg.send_buffer_max)
+    if (news.advanced && t.out.limit < t.cfg.send_buffer_max && !t.memory->pressure())
         t.out.limit = std::max(
             t.out.limit, uint32_t(std::min<uint64_t>(2ull * t.cc.cwnd, t.cfg.send_buffer_max)));
 }

@@ -8,17 +8,24 @@
 
 namespace vma::tcp {
 
-SendChunk* TcpMemory::take_chunk(size_t want) {
-    const bool large = want > kSmallChunk - sizeof(SendChunk);
+SendChunk* TcpMemory::take_chunk(size_t want, bool first) {
+    bool large = want > kSmallChunk - sizeof(SendChunk);
+    if (bytes_out_ + (large ? kLargeChunk : kSmallChunk) > limit_) {
+        if (!first) return nullptr;
+        large = false;
+    }
     const uint32_t block = large ? kLargeChunk : kSmallChunk;
     void* raw = arena_->allocate(block);
     if (raw == nullptr) return nullptr;
     ++chunks_out_;
+    bytes_out_ += block;
     return new (raw) SendChunk{nullptr, 0, 0, uint32_t(block - sizeof(SendChunk)), large};
 }
 
 void TcpMemory::give_chunk(SendChunk* chunk) {
-    arena_->free(chunk, chunk->large ? kLargeChunk : kSmallChunk);
+    const uint32_t block = chunk->large ? kLargeChunk : kSmallChunk;
+    bytes_out_ -= block;
+    arena_->free(chunk, block);
     --chunks_out_;
 }
 
@@ -52,7 +59,7 @@ bool SendBuffer::append_all(TcpMemory& memory, const void* data, size_t n) {
     while (n > 0) {
         if (tail == nullptr || tail->end == tail->room) {
             // Many small writes in a row get large chunks too: a super-frame has few slices.
-            SendChunk* chunk = memory.take_chunk(std::max<size_t>(n, bytes));
+            SendChunk* chunk = memory.take_chunk(std::max<size_t>(n, bytes), head == nullptr);
             if (chunk == nullptr) return false;
             (tail ? tail->next : head) = chunk;
             tail = chunk;

@@ -32,6 +32,7 @@ Result<Snapshot> export_snapshot(const Tcb& t, Instant now) {
     s.scaling = t.snd.scaling;
     s.sack = t.loss.sack_ok;
     s.timestamps = t.ts.on;
+    s.ecn = t.ecn.on;
     s.ts_value = t.ts.value(now);
     s.ts_recent = t.ts.recent;
     s.srtt = t.rtt.srtt;
@@ -98,6 +99,7 @@ Status import_snapshot(Tcb& t, const Snapshot& s, ByteView unacked, ByteView unr
     t.snd.wscale = s.snd_wscale;
     t.rcv.wscale = s.rcv_wscale;
     t.ts.on = s.timestamps;
+    t.ecn.on = s.ecn;
     t.ts.offset = s.ts_value - uint32_t(now.ns / 1000000);
     t.ts.recent = s.ts_recent;
     t.ts.recent_at = now;

@@ -31,6 +31,7 @@ struct Snapshot {
     uint16_t peer_mss = 536;
     uint8_t snd_wscale = 0, rcv_wscale = 0;
     bool scaling = false, sack = false, timestamps = false;
+    bool ecn = false;  // agreed; a kernel socket cannot be told, it goes on without
     // TCP_TIMESTAMP: the value our next segment would carry (milliseconds), and the peer's last one.
     uint32_t ts_value = 0, ts_recent = 0;
     // Measurements, zero when unknown.

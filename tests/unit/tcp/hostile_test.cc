@@ -141,8 +141,8 @@ TEST(Hostile, OutOfMemoryOnlyDelays) {
     Conn c;
     c.established(1000);
     std::vector<SendChunk*> hoard;
-    while (SendChunk* chunk = c.world.memory->take_chunk(30000)) hoard.push_back(chunk);
-    while (SendChunk* chunk = c.world.memory->take_chunk(1)) hoard.push_back(chunk);
+    while (SendChunk* chunk = c.world.memory->take_chunk(30000, false)) hoard.push_back(chunk);
+    while (SendChunk* chunk = c.world.memory->take_chunk(1, false)) hoard.push_back(chunk);
     EXPECT_EQ(c.send(std::string(5000, 'x')), 0u);
     EXPECT_FALSE(c.pull());
     for (SendChunk* chunk : hoard) c.world.memory->give_chunk(chunk);
