@@ -32,6 +32,7 @@ TxRange* Scoreboard::split(TcpMemory& memory, TxRange& range, Seq at) {
 }
 
 void Scoreboard::unlink(TxRange& range) {
+    if (first_waiting_ == &range) first_waiting_ = range.next;
     (range.prev ? range.prev->next : head) = range.next;
     (range.next ? range.next->prev : tail) = range.prev;
 }
@@ -40,7 +41,9 @@ void Scoreboard::set_lost(TxRange& range) {
     if (range.lost) return;
     range.lost = true;
     lost += range.len();
-    if (!range.retransmitted) waiting += range.len();
+    if (range.retransmitted) return;
+    waiting += range.len();
+    lower_hint(range);
 }
 
 void Scoreboard::set_in_flight_again(TxRange& range, bool again) {
@@ -52,10 +55,12 @@ void Scoreboard::set_in_flight_again(TxRange& range, bool again) {
     else
         retransmitted -= n;
     if (!range.lost) return;
-    if (again)
+    if (again) {
         waiting -= n;
-    else
+    } else {
         waiting += n;
+        lower_hint(range);
+    }
 }
 
 void Scoreboard::uncount(TxRange& range, uint32_t n) {
@@ -236,10 +241,12 @@ TxRange* Scoreboard::last_segment(TcpMemory& memory, uint32_t mss) {
     return split(memory, *r, r->start + (r->len() - 1) / mss * mss);
 }
 
-TxRange* Scoreboard::next_lost() const {
+TxRange* Scoreboard::next_lost() {
     if (waiting == 0) return nullptr;
-    for (TxRange* r = head; r != nullptr; r = r->next)
+    for (TxRange* r = first_waiting_; r != nullptr; r = r->next) {
+        first_waiting_ = r;
         if (r->lost && !r->retransmitted) return r;
+    }
     return nullptr;
 }
 

@@ -103,12 +103,18 @@ struct Scoreboard {
     // The last segment of what is in flight, cut off at a border of `mss`; null: nothing there, sacked, or no memory.
     TxRange* last_segment(TcpMemory& memory, uint32_t mss);
     // First range marked lost and not in flight again, or null.
-    TxRange* next_lost() const;
+    TxRange* next_lost();
     // Bytes believed to be in the network.
     uint32_t pipe(Seq una, Seq nxt) const;
     void clear(TcpMemory& memory);
 
   private:
+    // Nothing in front of it waits to be repeated: repeating thousands of small segments must not walk the list each time.
+    TxRange* first_waiting_ = nullptr;
+    void lower_hint(TxRange& range) {
+        if (first_waiting_ == nullptr || range.start < first_waiting_->start)
+            first_waiting_ = &range;
+    }
     // Cuts `range` at `at` (inside it); returns the upper part. Null: no memory.
     TxRange* split(TcpMemory& memory, TxRange& range, Seq at);
     void unlink(TxRange& range);

@@ -378,6 +378,9 @@ TEST(Sack, CountersEqualRecount) {
             ASSERT_EQ(lost, c.t.board.lost);
             ASSERT_EQ(again, c.t.board.retransmitted);
             ASSERT_EQ(waiting, c.t.board.waiting);
+            TxRange* first = c.t.board.head;
+            while (first && !(first->lost && !first->retransmitted)) first = first->next;
+            ASSERT_EQ(c.t.board.next_lost(), first);
             ASSERT_TRUE(c.t.snd.una <= c.t.snd.nxt);
             ASSERT_GE(c.t.cc.cwnd, 1000u);
             if (c.t.flight() > 0) {
