@@ -12,6 +12,7 @@
 #include "dev/ring.h"
 #include "stack/demux.h"
 #include "stack/isn.h"
+#include "stack/tcp/snapshot.h"
 #include "stack/tcp/tcp.h"
 #include "wire/ethernet.h"
 
@@ -102,6 +103,15 @@ class TcpSink {
     ~TcpSink() = default;
 };
 
+// Takes segments that came in for a connection which has just gone to the kernel: an IPv4 packet each.
+class TcpStrays {
+  public:
+    virtual void stray(ByteView packet) = 0;
+
+  protected:
+    ~TcpStrays() = default;
+};
+
 struct TcpEngineCounters {
     uint64_t segments_in = 0, segments_out = 0, resets_sent = 0;
     uint64_t frames_refused = 0;  // by the ring: as good as lost
@@ -147,6 +157,19 @@ class TcpEngine {
     // The connection was handed to the kernel: it vanishes here without a segment, and segments of it that are on their way
     // are dropped instead of answered.
     void forget(TcpConnection& connection, Instant now);
+    // While set, such segments are given to `strays` instead of dropped.
+    void divert_strays(TcpStrays* strays) { strays_ = strays; }
+    // A connection comes from the kernel, first half: its frames come here from now on, and what the kernel makes for it is
+    // dropped. EADDRINUSE: the tuple is known here; else as Shard::steer. The lease is held until adopt() or release_flow().
+    Status take_flow(const FlowTuple& tuple);
+    void release_flow(const FlowTuple& tuple);
+    // Second half, after take_flow(). EINVAL: the snapshot contradicts itself; ENOMEM. The flow is still taken then.
+    Result<TcpConnection*> adopt(const FlowTuple& tuple, const tcp::Snapshot& snapshot,
+                                 ByteView to_send, ByteView unread, const tcp::TcpConfig& config,
+                                 const TcpPath& path, NetworkMonitor& monitor, void* owner,
+                                 Instant now);
+    // Undo of both halves: as if the connection had never been here.
+    void abandon(TcpConnection& connection);
     // The oldest established connection, or null; the caller becomes its owner.
     TcpConnection* accept(TcpListener& listener, void* owner);
 
@@ -234,6 +257,7 @@ class TcpEngine {
     };
     Forgotten forgotten_[kForgotten];
     unsigned next_forgotten_ = 0;
+    TcpStrays* strays_ = nullptr;
     bool was_forgotten(const Received& r, Instant now) const;
     Rng rng_;
 };

@@ -33,6 +33,18 @@ namespace vma::hook {
 // Worth asking the socket layer.
 inline bool ours(int fd) { return sock::maybe_ours(fd) && !inside_library(); }
 
+// A call to libc during which the socket must stay the kernel's.
+template <class R, class Kernel>
+R pinned(long pin, const Kernel& kernel) {
+    const R result = kernel();
+    const int saved = errno;
+    enter_library();
+    sock::kernel_call_done(pin);
+    leave_library();
+    errno = saved;
+    return result;
+}
+
 // Turns what `ask` answers into libc's convention; `kernel` makes libc's call. errno is touched by errors only. Not inline,
 // and called with lambdas that capture by value: the hook then needs no frame on the way to libc (six instructions).
 template <class R, class Ask, class Kernel>
@@ -53,7 +65,8 @@ template <class R, class Ask, class Kernel>
                 continue;
             case sock::Outcome::Kind::kernel:
                 errno = saved;
-                return kernel();
+                if (outcome.v == 0) return kernel();
+                return pinned<R>(outcome.v, kernel);
         }
     }
 }

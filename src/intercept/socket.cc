@@ -14,6 +14,16 @@ bool is_candidate(int domain, int type) {
 
 bool secure_mode() { return getauxval(AT_SECURE) != 0; }
 
+// A connection that the kernel has accepted: the library may take it over later.
+int accepted(int listener, int fd, int flags) {
+    fresh(fd);
+    if (fd >= 0 && !inside_library())
+        tell([&] {
+            if (sock::start(secure_mode())) sock::accepted_by_kernel(listener, fd, flags);
+        });
+    return fd;
+}
+
 }  // namespace
 
 int socket(int domain, int type, int protocol) {
@@ -54,15 +64,15 @@ int listen(int fd, int backlog) {
 }
 
 int accept(int fd, sockaddr* addr, socklen_t* len) {
-    if (!ours(fd)) return fresh(libc.accept(fd, addr, len));
+    if (!ours(fd)) return accepted(fd, libc.accept(fd, addr, len), 0);
     return answer<int>([=] { return sock::accept4(fd, addr, len, 0); },
-                       [=] { return fresh(libc.accept(fd, addr, len)); });
+                       [=] { return accepted(fd, libc.accept(fd, addr, len), 0); });
 }
 
 int accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
-    if (!ours(fd)) return fresh(libc.accept4(fd, addr, len, flags));
+    if (!ours(fd)) return accepted(fd, libc.accept4(fd, addr, len, flags), flags);
     return answer<int>([=] { return sock::accept4(fd, addr, len, flags); },
-                       [=] { return fresh(libc.accept4(fd, addr, len, flags)); });
+                       [=] { return accepted(fd, libc.accept4(fd, addr, len, flags), flags); });
 }
 
 int getsockname(int fd, sockaddr* addr, socklen_t* len) {

@@ -90,10 +90,13 @@ int check_features(int fd, const tcp_info& info) {
     if (get(fd, SOL_SOCKET, SO_ZEROCOPY, &value) == 0 && value) return kNo;
     if (get(fd, SOL_SOCKET, SO_TIMESTAMPING, &value) == 0 && value) return kNo;
     if (get(fd, SOL_SOCKET, SO_PEEK_OFF, &value) == 0 && value > 0) return kNo;
-    // Urgent data not read yet.
-    pollfd urgent{fd, POLLPRI, 0};
+    // Urgent data not read yet, or shut down for reading by the program.
+    pollfd look{fd, POLLPRI | POLLRDHUP, 0};
     const timespec zero{};
-    if (sys::ppoll(&urgent, 1, &zero) > 0 && (urgent.revents & POLLPRI)) return kNo;
+    if (sys::ppoll(&look, 1, &zero) > 0 &&
+        ((look.revents & POLLPRI) ||
+         ((look.revents & POLLRDHUP) && !fin_received(state_of(info.tcpi_state)))))
+        return kNo;
     return 0;
 }
 

@@ -114,3 +114,16 @@ void put_options(int fd, const RepairOptions& saved, bool buffers) {
 }
 
 }  // namespace vma::repair
+
+namespace vma {
+
+bool saved_option(const RepairOptions& saved, int level, int name, int* value) {
+    for (unsigned i = 0; i < RepairOptions::kCount; i++) {
+        if (repair::kRows[i].level != level || repair::kRows[i].name != name) continue;
+        *value = saved.value[i];
+        return (saved.known >> i & 1) != 0;
+    }
+    return false;
+}
+
+}  // namespace vma

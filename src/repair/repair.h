@@ -29,6 +29,9 @@ struct RepairOptions {
     char congestion[16] = {};
 };
 
+// One of the saved options as getsockopt reported it; false when it is not one of them or was not known.
+bool saved_option(const RepairOptions& saved, int level, int name, int* value);
+
 // A connection read out of the kernel. The bytes are in the caller's memory: first what is to send, [snd_una, snd_end), of
 // which the first `sent` have been sent, then snapshot.unread bytes.
 struct RepairImage {
@@ -74,8 +77,8 @@ void repair_cancel(int fd, const RepairOptions& saved);
 Status repair_finish(int fd, const tcp::Snapshot& snapshot, const RepairQueues& queues,
                      const RepairOptions& saved);
 // An IPv4 packet with a TCP segment for a connection of this host that was caught on its way: to the kernel, as if it had
-// just come. `packet` is changed: its checksums are completed. Needs CAP_NET_RAW; without it the peer repeats the segment.
-Status repair_inject(ByteSpan packet);
+// just come, with its checksum completed. Needs CAP_NET_RAW; without it the peer repeats the segment.
+Status repair_inject(ByteView packet);
 
 // ---- Out of the kernel
 

@@ -80,20 +80,20 @@ void inject_fin(const tcp::Snapshot& s) {
         o.ts_ecr = s.ts_value;
         if (!emit_tcp_options(o, ByteSpan(packet + kIpv4Size + kTcpSize, 12))) return;
     }
-    (void)repair_inject(ByteSpan(packet, ip.total_len));
+    (void)repair_inject(ByteView(packet, ip.total_len));
 }
 
 // Sequence numbers, addresses, options, queues, window, in the order that the kernel wants. 0 or -errno; *connected: undoing
 // it takes a disconnect.
 int put_connection(int fd, const tcp::Snapshot& s, const RepairQueues& q, bool* connected) {
     *connected = false;
-    if (bound_port(fd) == 0) {
-        // Beside a listener on the port a bind works only in repair mode (and not if SO_REUSEADDR is set now: that would
-        // take the force away which repair mode gives).
-        const sockaddr_in local = s.local.to_sockaddr_in();
-        const int r = sys::bind(fd, reinterpret_cast<const sockaddr*>(&local), sizeof local);
-        if (r < 0) return r;
-    }
+    // Beside a listener on the port a bind works only in repair mode (and not if SO_REUSEADDR is set now: that would take the
+    // force away which repair mode gives). Tried first and always: a socket that lost its port by a disconnect still names
+    // it in getsockname(), and the kernel would connect it from a random one. EINVAL: it has a port, the one it names.
+    const sockaddr_in local = s.local.to_sockaddr_in();
+    int r = sys::bind(fd, reinterpret_cast<const sockaddr*>(&local), sizeof local);
+    if (r == -EINVAL && bound_port(fd) == s.local.port) r = 0;
+    if (r < 0) return r;
     // Room first: refilling stops at the buffer sizes.
     int sndbuf, rcvbuf;
     get(fd, SOL_SOCKET, SO_SNDBUF, &sndbuf);
@@ -105,7 +105,7 @@ int put_connection(int fd, const tcp::Snapshot& s, const RepairQueues& q, bool* 
     if (need_read * 2 > rcvbuf) set(fd, SOL_SOCKET, SO_RCVBUFFORCE, need_read);
 
     // Our FIN, if the peer has acknowledged it, is sent once more and acknowledged again.
-    int r = set_seq(fd, kSendQueue, Seq::min(s.snd_una, s.snd_end).v);
+    r = set_seq(fd, kSendQueue, Seq::min(s.snd_una, s.snd_end).v);
     if (r == 0) r = set_seq(fd, kReceiveQueue, s.rcv_nxt.v - uint32_t(q.unread.size()));
     if (r < 0) return r;
     const sockaddr_in remote = s.remote.to_sockaddr_in();
@@ -184,22 +184,32 @@ Status repair_finish(int fd, const tcp::Snapshot& s, const RepairQueues& q,
     return result;
 }
 
-Status repair_inject(ByteSpan packet) {
+Status repair_inject(ByteView packet) {
     const auto ip = parse_ipv4(packet);
     if (!ip.ok() || ip->header.protocol != IPPROTO_TCP || ip->payload.size() < kTcpSize)
         return Errno{EINVAL};
-    const size_t total = ip->header.total_len;
-    uint8_t* const tcp = const_cast<uint8_t*>(ip->payload.data());
+    // The head is copied for its checksum; the rest stays where it is, in memory that may be a device's.
+    uint8_t head[kIpv4MaxHeader + kTcpSize];
+    const size_t head_size = ip->header.header_len + kTcpSize;
+    std::memcpy(head, packet.data(), head_size);
+    uint8_t* const tcp = head + ip->header.header_len;
+    const ByteView rest = ip->payload.subspan(kTcpSize);
+    store_be16(tcp + kTcpChecksumOffset, 0);
     Checksum sum;
     sum.add_pseudo_v4(ip->header.src, ip->header.dst, IPPROTO_TCP, uint16_t(ip->payload.size()));
-    store_be16(tcp + kTcpChecksumOffset, 0);
-    sum.add(ip->payload);
+    sum.add(ByteView(tcp, kTcpSize));
+    sum.add(rest);
     store_be16(tcp + kTcpChecksumOffset, sum.finish());
     const int raw = sys::socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW);
     if (raw < 0) return Errno{-raw};
-    const sockaddr_in to = Endpoint{IpAddr::v4(ip->header.dst), 0}.to_sockaddr_in();
-    const ssize_t sent = sys::sendto(raw, packet.data(), total, MSG_DONTWAIT,
-                                     reinterpret_cast<const sockaddr*>(&to), sizeof to);
+    sockaddr_in to = Endpoint{IpAddr::v4(ip->header.dst), 0}.to_sockaddr_in();
+    iovec parts[2] = {{head, head_size}, {const_cast<uint8_t*>(rest.data()), rest.size()}};
+    msghdr message{};
+    message.msg_name = &to;
+    message.msg_namelen = sizeof to;
+    message.msg_iov = parts;
+    message.msg_iovlen = rest.empty() ? 1 : 2;
+    const ssize_t sent = sys::sendmsg(raw, &message, MSG_DONTWAIT);
     sys::close(raw);
     if (sent < 0) return Errno{int(-sent)};
     return {};

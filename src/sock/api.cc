@@ -206,6 +206,10 @@ void epoll_created(int fd, int) {
     if (!FdTable::install(fd, epoll)) release_object(epoll);
 }
 
+void unpin(const Outcome& outcome) {
+    if (outcome.kind == Outcome::Kind::kernel && outcome.v != 0) kernel_call_done(outcome.v);
+}
+
 void fd_reused(int fd) { descriptor_gone(fd); }
 void implicit_close(int fd) { descriptor_gone(fd); }
 
@@ -263,6 +267,21 @@ Outcome accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
     Using object{fd};
     TcpSocket* socket = object.tcp();
     return socket ? socket->accept(fd, addr, len, flags) : Outcome::kernel();
+}
+
+void accepted_by_kernel(int listener, int fd, int flags) {
+    if (born_kernel(AF_INET, SOCK_STREAM, IPPROTO_TCP) == Reason::none)
+        TcpSocket::accepted_by_kernel(listener, fd, flags);
+}
+
+void kernel_call_done(long pin) {
+    auto* const object = reinterpret_cast<Object*>(pin);
+    if (object->kind == ObjectKind::epoll)
+        static_cast<Epoll*>(static_cast<Pollable*>(object))->unpin_in_kernel();
+    else
+        static_cast<TcpSocket*>(static_cast<Socket*>(static_cast<Pollable*>(object)))
+            ->unpin_in_kernel();
+    release_object(object);
 }
 
 Outcome getsockname(int fd, sockaddr* addr, socklen_t* len) {
@@ -377,6 +396,7 @@ Outcome recvmmsg(int fd, mmsghdr* vec, unsigned n, int flags, timespec* timeout)
     while (done < n) {
         const Outcome got = tcp ? tcp->receive(fd, &vec[done].msg_hdr, each)
                                 : socket->receive(fd, &vec[done].msg_hdr, each, RecvCall::recvmsg);
+        if (done > 0) unpin(got);
         if (got.kind != Outcome::Kind::value) {
             if (done == 0) return got;
             break;
@@ -412,9 +432,9 @@ Outcome sendmmsg(int fd, mmsghdr* vec, unsigned n, int flags) {
         Outcome sent = tcp ? tcp->send(fd, &vec[done].msg_hdr, flags)
                            : socket->send(fd, &vec[done].msg_hdr, flags, SendCall::sendmsg);
         if (sent.kind == Outcome::Kind::kernel) {
-            if (done == 0)
-                return Outcome::kernel();  // the whole call: libc's blocking rules then hold for it
+            if (done == 0) return sent;  // the whole call: libc's blocking rules then hold for it
             const ssize_t result = sys::sendmsg(fd, &vec[done].msg_hdr, flags);
+            unpin(sent);
             sent = result < 0 ? Outcome::error(int(-result)) : Outcome::value(result);
         }
         if (sent.kind != Outcome::Kind::value) {
@@ -449,9 +469,19 @@ Outcome select(int nfds, fd_set* read, fd_set* write, fd_set* except, timespec* 
 Outcome epoll_ctl(int ep, int op, int fd, epoll_event* event) {
     Using set{ep};
     Epoll* epoll = set.epoll();
-    if (epoll == nullptr) return Outcome::kernel();
     Using member{fd};
+    if (epoll == nullptr) {
+        // A set that is not known here could not follow an adoption.
+        TcpSocket* const tcp = member.tcp();
+        if (tcp && tcp->may_be_adopted()) (void)tcp->hand_back(Reason::kernel_connection);
+        return Outcome::kernel();
+    }
     if (TcpSocket* tcp = member.tcp()) tcp->activate_listener(fd);
+    if (TcpSocket* tcp = member.tcp(); tcp && tcp->may_be_adopted()) {
+        int error = 0;
+        if (tcp->epoll_control(*epoll, op, fd, event, &error))
+            return error ? Outcome::error(error) : Outcome::value(0);
+    }
     if (Socket* socket = member.socket(); socket && socket->state() != SocketState::kernel) {
         const int error = epoll->control(op, fd, *socket, event);
         return error ? Outcome::error(error) : Outcome::value(0);

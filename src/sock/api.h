@@ -40,10 +40,19 @@ struct [[nodiscard]] Outcome {
     Kind kind = Kind::kernel;
     long v = 0;
     static constexpr Outcome kernel() { return {}; }
+    // As kernel, for a socket or epoll set whose connections may be adopted: `pin` keeps them where they are until the
+    // hook has come back from libc and called kernel_call_done(). A call that never comes back (pthread_cancel, longjmp)
+    // only keeps them there for good.
+    static Outcome kernel_pinned(void* pin) { return {Kind::kernel, reinterpret_cast<long>(pin)}; }
     static constexpr Outcome value(long result) { return {Kind::value, result}; }
     static constexpr Outcome error(int errno_code) { return {Kind::error, errno_code}; }
     static constexpr Outcome restart() { return {Kind::restart, 0}; }
 };
+
+// After libc's call for an outcome of kind kernel with v != 0.
+void kernel_call_done(long pin);
+// For an outcome that the library deals with itself.
+void unpin(const Outcome& outcome);
 
 // ---- Fast pre-check. The table is the socket layer's: one slot per fd number, non-null when there
 // is a socket, epoll or other object of ours under it (perhaps a stale one). Slots are published
@@ -95,6 +104,8 @@ Outcome bind(int fd, const sockaddr* addr, socklen_t len);
 Outcome connect(int fd, const sockaddr* addr, socklen_t len);
 Outcome listen(int fd, int backlog);
 Outcome accept4(int fd, sockaddr* addr, socklen_t* len, int flags);  // accept: flags 0
+// libc has accepted `fd` from `listener`, which may be unknown here; start() was called.
+void accepted_by_kernel(int listener, int fd, int flags);
 Outcome getsockname(int fd, sockaddr* addr, socklen_t* len);
 Outcome getpeername(int fd, sockaddr* addr, socklen_t* len);
 Outcome setsockopt(int fd, int level, int name, const void* value, socklen_t len);

@@ -10,6 +10,7 @@
 #include "dev/packet/packet_ring.h"
 #include "engine/runtime.h"
 #include "sock/fd_table.h"
+#include "sock/mover.h"
 #include "sock/tcp_socket.h"
 
 namespace vma::sock {
@@ -29,6 +30,27 @@ void for_each_tcp(Fn&& fn) {
     }
 }
 
+class BrokerMover final : public Mover {
+  public:
+    Status restore(int fd, const tcp::Snapshot& s, const RepairQueues& q,
+                   RepairOptions& saved) override {
+        return broker::restore(fd, s, q, saved);
+    }
+    void cancel(int fd, const RepairOptions& saved) override { broker::cancel(fd, saved); }
+    Status finish(int fd, const tcp::Snapshot& s, const RepairQueues& q,
+                  const RepairOptions& saved) override {
+        return broker::finish(fd, s, q, saved);
+    }
+    // Frames are not worth a message each: the peer repeats them.
+    Status inject(ByteView) override { return Errno{EPERM}; }
+    Status checkpoint(int fd, RepairImage& image, ByteSpan room) override {
+        return broker::checkpoint(fd, image, room);
+    }
+    void resume(int fd, const RepairImage& image) override { broker::resume(fd, image); }
+    Status release(int fd, const RepairImage& image) override { return broker::release(fd, image); }
+};
+BrokerMover g_mover;
+
 }  // namespace
 
 void broker_configure() {
@@ -38,21 +60,7 @@ void broker_configure() {
     config.path = options.broker_path.c_str();
     config.layout = layout_identity();
     broker::configure(config);
-}
-
-Status KernelRepair::restore(int fd, const tcp::Snapshot& snapshot, const RepairQueues& queues,
-                             RepairOptions& saved) {
-    by_broker_ = false;
-    const Status own = repair_restore(fd, snapshot, queues, saved);
-    if (own.error() != EPERM) return own;
-    by_broker_ = true;
-    return broker::restore(fd, snapshot, queues, saved);
-}
-
-Status KernelRepair::finish(int fd, const tcp::Snapshot& snapshot, const RepairQueues& queues,
-                            const RepairOptions& saved) {
-    return by_broker_ ? broker::finish(fd, snapshot, queues, saved)
-                      : repair_finish(fd, snapshot, queues, saved);
+    set_broker_mover(&g_mover);
 }
 
 void broker_watch(Shard& shard) {

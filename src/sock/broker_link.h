@@ -3,27 +3,13 @@
 // as they are without a broker.
 #pragma once
 
-#include "base/result.h"
 #include "broker/protocol.h"
 #include "engine/shard.h"
-#include "repair/repair.h"
 
 namespace vma::sock {
 
-// From the options; once.
+// From the options; once. The broker is the other mover from then on (mover.h).
 void broker_configure();
-
-// Moving a connection into a socket, by this process if it may, else by the broker. finish() as restore() was.
-class KernelRepair {
-  public:
-    Status restore(int fd, const tcp::Snapshot& snapshot, const RepairQueues& queues,
-                   RepairOptions& saved);
-    Status finish(int fd, const tcp::Snapshot& snapshot, const RepairQueues& queues,
-                  const RepairOptions& saved);
-
-  private:
-    bool by_broker_ = false;
-};
 
 // The shard is about to have TCP: from now on its connections are rescued if this process is killed. Starts the broker.
 // Cheap when it is done already.

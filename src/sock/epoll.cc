@@ -46,6 +46,8 @@ void Epoll::destroy(Epoll* epoll) {
     g_epolls.give(epoll);
 }
 
+void Epoll::forget_waits_in_child() { kernel_waits_.store(0, std::memory_order_relaxed); }
+
 void epoll_forget_in_child() {
     g_epolls.forget_lock_in_child();
     g_items.forget_lock_in_child();
@@ -58,6 +60,7 @@ void epoll_item_changed(EpollItem& item) {
 
 void Epoll::queue(EpollItem& item) {
     SpinGuard guard(ready_lock_);
+    if (item.in_kernel) return;
     if (!item.ready_hook.linked() && (item.events & ~kModifiers) != 0) ready_.push_back(item);
 }
 
@@ -78,8 +81,51 @@ void Epoll::take_down(EpollItem* item) {
         SpinGuard guard(ready_lock_);
         item->ready_hook.unlink();
     }
-    member_count_.fetch_sub(1, std::memory_order_relaxed);
+    if (!item->in_kernel || item->prepared) member_count_.fetch_sub(1, std::memory_order_relaxed);
+    item_count_.fetch_sub(1, std::memory_order_relaxed);
     g_items.give(item);
+}
+
+// Under ctl_lock_.
+EpollItem* Epoll::make_item(Pollable& member, int fd, const epoll_event& event, bool in_kernel) {
+    bool recycled;
+    void* memory = g_items.take(&recycled);
+    if (memory == nullptr) return nullptr;
+    auto* item = new (memory) EpollItem;
+    item->epoll = this;
+    item->member = &member;
+    item->fd = fd;
+    item->in_kernel = in_kernel;
+    item->events = event.events | kAlwaysReported;
+    item->data = event.data.u64;
+    members_.push_back(*item);
+    item_count_.fetch_add(1, std::memory_order_relaxed);
+    if (!in_kernel) member_count_.fetch_add(1, std::memory_order_seq_cst);
+    member.watch.add(*item);
+    return item;
+}
+
+int Epoll::control_in_kernel(int op, int fd, Pollable& member, epoll_event* event) {
+    const int result = sys::epoll_ctl(this->fd(), op, fd, event);
+    if (result < 0) return -result;
+    kernel_member_added();
+    SpinGuard guard(ctl_lock_);
+    EpollItem* const item = find(member, fd);
+    if (op == EPOLL_CTL_ADD && item == nullptr) {
+        if (make_item(member, fd, *event, true)) return 0;
+        sys::epoll_ctl(this->fd(), EPOLL_CTL_DEL, fd, event);
+        return ENOMEM;
+    }
+    if (item == nullptr) return 0;
+    if (op == EPOLL_CTL_DEL) {
+        member.watch.remove(*item);
+        item->member_hook.unlink();
+        take_down(item);
+    } else {
+        item->events = event->events;
+        item->data = event->data.u64;
+    }
+    return 0;
 }
 
 int Epoll::control(int op, int fd, Pollable& member, const epoll_event* event) {
@@ -100,18 +146,8 @@ int Epoll::control(int op, int fd, Pollable& member, const epoll_event* event) {
         case EPOLL_CTL_ADD: {
             if (item) return EEXIST;
             if (event == nullptr) return EFAULT;
-            bool recycled;
-            void* memory = g_items.take(&recycled);
-            if (memory == nullptr) return ENOMEM;
-            item = new (memory) EpollItem;
-            item->epoll = this;
-            item->member = &member;
-            item->fd = fd;
-            item->events = event->events | kAlwaysReported;
-            item->data = event->data.u64;
-            members_.push_back(*item);
-            member_count_.fetch_add(1, std::memory_order_relaxed);
-            member.watch.add(*item);
+            item = make_item(member, fd, *event, false);
+            if (item == nullptr) return ENOMEM;
             break;
         }
         case EPOLL_CTL_MOD: {
@@ -148,14 +184,43 @@ void Epoll::forget_member(Pollable& member) {
     }
 }
 
-void Epoll::move_to_kernel(Pollable& member) {
+namespace {
+
+void add_to_kernel(const EpollItem& item) {
+    epoll_event event{};
+    event.events = item.events;
+    event.data.u64 = item.data;
+    sys::epoll_ctl(item.epoll->fd(), EPOLL_CTL_ADD, item.fd, &event);
+    item.epoll->kernel_member_added();
+}
+
+}  // namespace
+
+// A membership that is in the kernel set again, and known here. Under the Watch lock.
+void Epoll::to_kernel_item(EpollItem& item) {
+    add_to_kernel(item);
+    {
+        SpinGuard guard(item.epoll->ready_lock_);
+        item.ready_hook.unlink();
+        item.in_kernel = true;
+    }
+    item.epoll->member_count_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Epoll::move_to_kernel(Pollable& member, bool keep) {
+    if (keep) {
+        member.watch.find_item([](EpollItem& item) {
+            if (!item.in_kernel) {
+                to_kernel_item(item);
+                item.epoll->watch.notify();
+            }
+            return false;
+        });
+        return;
+    }
     while (EpollItem* item = member.watch.pop_item()) {
         Epoll* epoll = item->epoll;
-        epoll_event event{};
-        event.events = item->events;
-        event.data.u64 = item->data;
-        sys::epoll_ctl(epoll->fd(), EPOLL_CTL_ADD, item->fd, &event);
-        epoll->kernel_member_added();
+        if (!item->in_kernel) add_to_kernel(*item);
         {
             SpinGuard guard(epoll->ctl_lock_);
             item->member_hook.unlink();
@@ -163,6 +228,44 @@ void Epoll::move_to_kernel(Pollable& member) {
         epoll->take_down(item);
         epoll->watch.notify();  // whoever sleeps must put the kernel set under watch
     }
+}
+
+bool Epoll::prepare_from_kernel(Pollable& member) {
+    const bool refused = member.watch.find_item([](EpollItem& item) {
+        if (!item.in_kernel) return false;
+        if (item.events & (EPOLLONESHOT | EPOLLEXCLUSIVE)) return true;
+        item.epoll->member_count_.fetch_add(1, std::memory_order_seq_cst);
+        item.prepared = true;
+        return item.epoll->kernel_waits_.load(std::memory_order_seq_cst) != 0;
+    }) != nullptr;
+    if (refused) stay_in_kernel(member);
+    return !refused;
+}
+
+void Epoll::stay_in_kernel(Pollable& member) {
+    member.watch.find_item([](EpollItem& item) {
+        if (item.prepared) item.epoll->member_count_.fetch_sub(1, std::memory_order_relaxed);
+        item.prepared = false;
+        return false;
+    });
+}
+
+void Epoll::leave_kernel(Pollable& member) {
+    member.watch.find_item([](EpollItem& item) {
+        if (!item.prepared) return false;
+        epoll_event unused{};
+        sys::epoll_ctl(item.epoll->fd(), EPOLL_CTL_DEL, item.fd, &unused);
+        SpinGuard guard(item.epoll->ready_lock_);
+        item.in_kernel = item.prepared = false;
+        return false;
+    });
+}
+
+void Epoll::return_to_kernel(Pollable& member) {
+    member.watch.find_item([](EpollItem& item) {
+        if (!item.in_kernel) to_kernel_item(item);
+        return false;
+    });
 }
 
 int Epoll::collect(epoll_event* out, int max) {
@@ -240,7 +343,16 @@ class EpollTarget final : public WaitTarget {
 
 Outcome Epoll::wait(int epfd, epoll_event* out, int max, const timespec* timeout,
                     const sigset_t* mask) {
-    if (max <= 0 || !has_members()) return Outcome::kernel();
+    if (max <= 0) return Outcome::kernel();
+    if (!has_members()) {
+        // Nothing here for the library to look at, and no adoption while this thread is in the kernel.
+        kernel_waits_.fetch_add(1, std::memory_order_seq_cst);
+        if (member_count_.load(std::memory_order_seq_cst) == 0) {
+            refs.fetch_add(1, std::memory_order_relaxed);
+            return Outcome::kernel_pinned(static_cast<Object*>(this));
+        }
+        unpin_in_kernel();
+    }
     EpollTarget target(*this, epfd, out, max);
     WaitLimits limits = Context::iomux_limits();
     limits.sigmask = mask;

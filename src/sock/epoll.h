@@ -27,6 +27,10 @@ struct EpollItem {
     Epoll* epoll = nullptr;
     Pollable* member = nullptr;  // not referenced: the member takes its items down when it goes
     int fd = -1;
+    bool in_kernel =
+        false;  // registered in the kernel set; kept here because the member may be adopted
+    bool prepared =
+        false;  // in_kernel, and counted as a member of ours already: an adoption is under way
     uint32_t events =
         0;  // interest and EPOLLET/EPOLLONESHOT/EPOLLEXCLUSIVE; interest bits 0 after a one-shot fired
     uint64_t data = 0;
@@ -45,14 +49,27 @@ class Epoll final : public Pollable {
     // op on a member of ours; 0 or a positive errno.
     int control(int op, int fd, Pollable& member, const epoll_event* event);
     // A member became the kernel's: its memberships move into the kernel set. `epfd` is any descriptor of this set.
-    static void move_to_kernel(Pollable& member);
+    // `keep`: the member may come back.
+    static void move_to_kernel(Pollable& member, bool keep);
+    // ---- Members in the kernel set that may be adopted. The member's control lock is held.
+    // epoll_ctl on the kernel set, noted here; 0 or a positive errno.
+    int control_in_kernel(int op, int fd, Pollable& member, epoll_event* event);
+    // First step of an adoption: false, and nothing changed, when a set cannot follow: a thread is asleep in the kernel set
+    // alone, or a membership is one-shot or exclusive, whose state only the kernel knows.
+    static bool prepare_from_kernel(Pollable& member);
+    static void stay_in_kernel(Pollable& member);  // undo of that
+    // Second: out of the kernel sets. The member's watch.notify() follows once it is ready to answer.
+    static void leave_kernel(Pollable& member);
+    static void return_to_kernel(Pollable& member);  // undo of that
+    void forget_waits_in_child();
+    void unpin_in_kernel() { kernel_waits_.fetch_sub(1, std::memory_order_release); }
     // The last descriptor of a member was closed: its memberships vanish.
     static void forget_member(Pollable& member);
 
     // Each member once, with no lock held; fn may take the member out.
     template <class Fn>
     void for_each_member(Fn&& fn) {
-        for (uint32_t left = member_count_.load(std::memory_order_relaxed); left > 0; left--) {
+        for (uint32_t left = item_count_.load(std::memory_order_relaxed); left > 0; left--) {
             Pollable* member;
             {
                 SpinGuard guard(ctl_lock_);
@@ -80,6 +97,8 @@ class Epoll final : public Pollable {
     friend void epoll_item_changed(EpollItem& item);
     Epoll() : Pollable(ObjectKind::epoll) {}
     EpollItem* find(Pollable& member, int fd);
+    EpollItem* make_item(Pollable& member, int fd, const epoll_event& event, bool in_kernel);
+    static void to_kernel_item(EpollItem& item);
     void take_down(EpollItem* item);  // the item is out of the member's Watch already
     void queue(EpollItem& item);
 
@@ -87,7 +106,9 @@ class Epoll final : public Pollable {
     List<EpollItem, &EpollItem::member_hook> members_;
     SpinLock ready_lock_;
     List<EpollItem, &EpollItem::ready_hook> ready_;
-    std::atomic<uint32_t> member_count_{0};
+    std::atomic<uint32_t> member_count_{0};  // served here
+    std::atomic<uint32_t> item_count_{0};    // those and the ones in the kernel set
+    std::atomic<uint32_t> kernel_waits_{0};  // threads that were sent to the kernel set alone
     std::atomic<bool> has_kernel_members_{false};
     std::atomic<int> fd_{-1};
     SpinGovernor governor_;

@@ -45,28 +45,43 @@ class Scratch {
 class PollSet final : public WaitTarget {
   public:
     PollSet(pollfd* fds, nfds_t n)
-        : fds_(fds), n_(n), members_(n), sleepers_(n), kernel_(n), kernel_index_(n) {}
+        : fds_(fds), n_(n), members_(n), held_(n), sleepers_(n), kernel_(n), kernel_index_(n) {}
     ~PollSet() {
-        for (nfds_t i = 0; i < built_; i++)
-            if (members_.data()[i]) release_object(members_.data()[i]);
+        for (nfds_t i = 0; i < built_; i++) {
+            Object* const object = held_.data()[i].object;
+            if (object == nullptr) continue;
+            if (held_.data()[i].pinned) static_cast<TcpSocket&>(*object).unpin_in_kernel();
+            release_object(object);
+        }
     }
 
     // False: out of memory. ours() tells whether there is anything of ours.
     bool build() {
-        if (!members_.ok() || !sleepers_.ok() || !kernel_.ok() || !kernel_index_.ok()) return false;
+        if (!members_.ok() || !held_.ok() || !sleepers_.ok() || !kernel_.ok() ||
+            !kernel_index_.ok())
+            return false;
         for (nfds_t i = 0; i < n_; i++) {
             Object* object =
                 fds_[i].fd >= 0 && maybe_ours(fds_[i].fd) ? FdTable::acquire(fds_[i].fd) : nullptr;
             if (object) inherit(*object);
             if (object && object->kind == ObjectKind::tcp)
                 static_cast<TcpSocket&>(*object).activate_listener(fds_[i].fd);
-            if (object && !served_here(*object, fds_[i].fd)) {
-                release_object(object);
+            // One that may be adopted is asked of the kernel, and stays there for as long as this call lasts.
+            const bool pinned = object && object->kind == ObjectKind::tcp &&
+                                static_cast<TcpSocket&>(*object).may_be_adopted() &&
+                                static_cast<TcpSocket&>(*object).pin_in_kernel();
+            held_.data()[i] = {object, pinned};
+            built_ = i + 1;
+            if (object) ours_++;
+            if (object && (pinned || !served_here(*object, fds_[i].fd))) {
+                if (!pinned) {
+                    release_object(object);
+                    held_.data()[i].object = nullptr;
+                    ours_--;
+                }
                 object = nullptr;
             }
             members_.data()[i] = static_cast<Pollable*>(object);
-            built_ = i + 1;
-            if (object) ours_++;
             // An epoll set has a kernel side too: both are asked.
             if (fds_[i].fd >= 0 && (object == nullptr || object->kind == ObjectKind::epoll)) {
                 kernel_.data()[kernel_count_] = {fds_[i].fd, fds_[i].events, 0};
@@ -78,6 +93,10 @@ class PollSet final : public WaitTarget {
     bool ours() const { return ours_ != 0; }
 
     bool ready(bool slept) override {
+        // A member that was handed back meanwhile is the kernel's to watch. Not while hooks of ours are in its list: then
+        // the caller only learns that it must not sleep.
+        if (watched_ && any_moved()) return true;
+        if (!watched_) follow_moved();
         count = 0;
         for (nfds_t i = 0; i < n_; i++) {
             fds_[i].revents = 0;
@@ -106,6 +125,7 @@ class PollSet final : public WaitTarget {
         return count != 0;
     }
     void watch(Sleeper& sleeper) override {
+        watched_ = true;
         // A Sleeper hooks into one list: each member gets one of its own that forwards to the same thread.
         for (nfds_t i = 0; i < n_; i++)
             if (Pollable* member = members_.data()[i]) {
@@ -115,6 +135,7 @@ class PollSet final : public WaitTarget {
             }
     }
     void unwatch(Sleeper& sleeper) override {
+        watched_ = false;
         for (nfds_t i = 0; i < n_; i++)
             if (Pollable* member = members_.data()[i]) {
                 Sleeper& s = sleepers_.data()[i];
@@ -129,6 +150,31 @@ class PollSet final : public WaitTarget {
     int count = 0;
 
   private:
+    struct Held {
+        Object* object;
+        bool pinned;
+    };
+    static bool moved(Pollable* member) {
+        return member && member->kind == ObjectKind::tcp &&
+               static_cast<TcpSocket*>(member)->state() == SocketState::kernel;
+    }
+    bool any_moved() {
+        for (nfds_t i = 0; i < n_; i++)
+            if (moved(members_.data()[i])) return true;
+        return false;
+    }
+    void follow_moved() {
+        for (nfds_t i = 0; i < n_; i++) {
+            if (!moved(members_.data()[i])) continue;
+            auto& socket = static_cast<TcpSocket&>(*members_.data()[i]);
+            if (socket.may_be_adopted() && !(held_.data()[i].pinned = socket.pin_in_kernel()))
+                continue;  // and it is back again
+            members_.data()[i] = nullptr;
+            kernel_.data()[kernel_count_] = {fds_[i].fd, fds_[i].events, 0};
+            kernel_index_.data()[kernel_count_++] = i;
+            turn_ = 0;
+        }
+    }
     static bool served_here(Object& object, int fd) {
         if (object.kind == ObjectKind::epoll) return static_cast<Epoll&>(object).has_members();
         if (object.kind == ObjectKind::tcp)
@@ -143,7 +189,9 @@ class PollSet final : public WaitTarget {
     nfds_t built_ = 0;
     size_t ours_ = 0, kernel_count_ = 0;
     unsigned turn_ = 0;
-    Scratch<Pollable*, 32> members_;
+    bool watched_ = false;
+    Scratch<Pollable*, 32> members_;  // looked at here
+    Scratch<Held, 32> held_;
     Scratch<Sleeper, 32> sleepers_;
     Scratch<pollfd, 32> kernel_;
     Scratch<nfds_t, 32> kernel_index_;

@@ -73,7 +73,7 @@ Outcome broken_pipe(int flags) {
 // One direction of a call that may wait. `step` runs under the lease and returns true when the call is over.
 class TcpTransfer final : public WaitTarget {
   public:
-    TcpTransfer(TcpSocket& socket) : socket_(socket), shard_(socket.shard_) {}
+    explicit TcpTransfer(TcpSocket& socket) : socket_(socket), shard_(socket.shard_) {}
     void watch(Sleeper& sleeper) override { socket_.watch.add(sleeper); }
     void unwatch(Sleeper& sleeper) override { socket_.watch.remove(sleeper); }
     std::span<Shard* const> shards() override { return {&shard_, 1}; }
@@ -91,6 +91,7 @@ class TcpTransfer final : public WaitTarget {
         IovCursor cursor;
         int flags;
         size_t wanted, done = 0;
+        bool cork = false;
     };
     Receive* receive = nullptr;
     Send* send = nullptr;
@@ -98,7 +99,13 @@ class TcpTransfer final : public WaitTarget {
 
     bool ready(bool) override {
         LeaseGuard guard(shard_->lease());
-        if (socket_.connection_ == nullptr) {  // another thread connects anew
+        if (socket_.connection_ == nullptr) {
+            if (socket_.state() ==
+                SocketState::kernel) {  // handed back meanwhile: the rest is the twin's
+                outcome = Outcome::kernel();
+                return true;
+            }
+            // another thread connects anew
             outcome = Outcome::error(receive ? ENOTCONN : EPIPE);
             return true;
         }
@@ -189,6 +196,7 @@ class TcpTransfer final : public WaitTarget {
             return true;
         }
         const Instant now = monotonic_now();
+        t.cfg.cork = s.cork;
         if (t.out.room() == 0) shard_->poll();
         bool any = false;
         while (s.done < s.wanted && t.can_send()) {
@@ -226,8 +234,42 @@ class TcpTransfer final : public WaitTarget {
     Shard* shard_;
 };
 
+namespace {
+
+// A call that had moved bytes here when its connection went to the kernel ends there. `cursor`: what is left of its memory.
+Outcome end_in_kernel(int fd, IovCursor& cursor, size_t done, size_t wanted, int flags,
+                      bool sending) {
+    while (done < wanted) {
+        iovec step[IovCursor::kStep];
+        msghdr msg{};
+        msg.msg_iov = step;
+        msg.msg_iovlen = cursor.fill(step);
+        const ssize_t n =
+            sending ? sys::sendmsg(fd, &msg, flags | MSG_NOSIGNAL) : sys::recvmsg(fd, &msg, flags);
+        if (n <= 0) break;
+        cursor.advance(size_t(n));
+        done += size_t(n);
+    }
+    return Outcome::value(long(done));
+}
+
+}  // namespace
+
+bool TcpSocket::in_kernel(Outcome* out) {
+    if (state() != SocketState::kernel) return false;
+    *out = Outcome::kernel();
+    if (!may_be_adopted()) return true;
+    if (!pin_in_kernel()) return false;
+    refs.fetch_add(1, std::memory_order_relaxed);
+    *out = Outcome::kernel_pinned(static_cast<Object*>(this));
+    return true;
+}
+
 Outcome TcpSocket::receive(int fd, msghdr* msg, int flags) {
-    if (state() == SocketState::kernel) return Outcome::kernel();
+    if (state() == SocketState::kernel) {
+        if (adoption_due()) (void)adopt(fd);
+        if (Outcome kernel; in_kernel(&kernel)) return kernel;
+    }
     const Phase phase = phase_.load(std::memory_order_acquire);
     if (flags & MSG_ERRQUEUE) return Outcome::error(EAGAIN);
     if (phase == Phase::fresh || phase == Phase::kernel_listener || phase == Phase::listening) {
@@ -246,7 +288,13 @@ Outcome TcpSocket::receive(int fd, msghdr* msg, int flags) {
     TcpTransfer::Receive r{msg, IovCursor(*msg), flags, wanted, 0};
     r.low_water = std::max<size_t>(1, flags & MSG_WAITALL ? wanted : std::min(low, wanted));
     transfer.receive = &r;
-    if (transfer.ready(false)) return transfer.outcome;
+    const auto answer = [&] {
+        return transfer.outcome.kind == Outcome::Kind::kernel && r.done > 0
+                   ? flags & MSG_PEEK ? Outcome::value(long(r.done))
+                                      : end_in_kernel(fd, r.cursor, r.done, wanted, flags, false)
+                   : transfer.outcome;
+    };
+    if (transfer.ready(false)) return answer();
     const bool may_wait = !nonblocking() && !(flags & MSG_DONTWAIT);
     auto partial = [&](int error) {
         if (r.done > 0) {
@@ -264,7 +312,7 @@ Outcome TcpSocket::receive(int fd, msghdr* msg, int flags) {
     if (timeout.ns) limits.deadline = monotonic_now() + timeout;
     switch (wait_until(transfer, read_governor_, limits)) {
         case WaitEnd::ready:
-            return transfer.outcome;
+            return answer();
         case WaitEnd::timeout:
             return partial(EAGAIN);
         case WaitEnd::interrupted:
@@ -276,7 +324,10 @@ Outcome TcpSocket::receive(int fd, msghdr* msg, int flags) {
 }
 
 Outcome TcpSocket::send(int fd, const msghdr* msg, int flags) {
-    if (state() == SocketState::kernel) return Outcome::kernel();
+    if (state() == SocketState::kernel) {
+        if (adoption_due()) (void)adopt(fd);
+        if (Outcome kernel; in_kernel(&kernel)) return kernel;
+    }
     (void)fd;
     const Phase phase = phase_.load(std::memory_order_acquire);
     if (phase == Phase::fresh || phase == Phase::kernel_listener || phase == Phase::listening) {
@@ -288,18 +339,15 @@ Outcome TcpSocket::send(int fd, const msghdr* msg, int flags) {
     TcpTransfer transfer(*this);
     TcpTransfer::Send s{IovCursor(*msg), flags, wanted};
     transfer.send = &s;
-    const bool more = flags & MSG_MORE;
-    if (more || options_.cork) {
-        LeaseGuard lease(shard_->lease());
-        connection_->tcb.cfg.cork = true;
-    } else if (connection_->tcb.cfg.cork) {
-        LeaseGuard lease(shard_->lease());
-        connection_->tcb.cfg.cork = false;
-    }
-    if (transfer.ready(false))
+    s.cork = (flags & MSG_MORE) || options_.cork;
+    const auto answer = [&] {
+        if (transfer.outcome.kind == Outcome::Kind::kernel && s.done > 0)
+            return end_in_kernel(fd, s.cursor, s.done, wanted, flags, true);
         return transfer.outcome.kind == Outcome::Kind::error && transfer.outcome.v == EPIPE
                    ? broken_pipe(flags)
                    : transfer.outcome;
+    };
+    if (transfer.ready(false)) return answer();
     const bool may_wait = !nonblocking() && !(flags & MSG_DONTWAIT);
     auto partial = [&](int error) {
         if (s.done > 0) {
@@ -317,9 +365,7 @@ Outcome TcpSocket::send(int fd, const msghdr* msg, int flags) {
     if (timeout) limits.deadline = monotonic_now() + Duration{timeout};
     switch (wait_until(transfer, write_governor_, limits)) {
         case WaitEnd::ready:
-            return transfer.outcome.kind == Outcome::Kind::error && transfer.outcome.v == EPIPE
-                       ? broken_pipe(flags)
-                       : transfer.outcome;
+            return answer();
         case WaitEnd::timeout:
             return partial(EAGAIN);
         case WaitEnd::interrupted:
@@ -331,6 +377,10 @@ Outcome TcpSocket::send(int fd, const msghdr* msg, int flags) {
 }
 
 Outcome TcpSocket::sendfile(int fd, int in_fd, off_t* offset, size_t count) {
+    if (state() == SocketState::kernel) {
+        if (adoption_due()) (void)adopt(fd);
+        if (Outcome kernel; in_kernel(&kernel)) return kernel;
+    }
     if (state() != SocketState::offloaded) return Outcome::kernel();
     struct stat info;
     if (int(sys::raw(SYS_fstat, in_fd, sys::ptr(&info))) < 0) return Outcome::error(EBADF);
@@ -354,6 +404,12 @@ Outcome TcpSocket::sendfile(int fd, int in_fd, off_t* offset, size_t count) {
         msg.msg_iov = &iov;
         msg.msg_iovlen = 1;
         last = send(fd, &msg, 0);
+        if (last.kind == Outcome::Kind::kernel) {
+            // Handed back between two pieces: this one and the others go by the twin.
+            const ssize_t n = sys::sendmsg(fd, &msg, MSG_NOSIGNAL);
+            unpin(last);
+            last = n < 0 ? Outcome::error(int(-n)) : Outcome::value(n);
+        }
         if (last.kind != Outcome::Kind::value) break;
         done += size_t(last.v);
         at += last.v;
@@ -371,20 +427,21 @@ Outcome TcpSocket::sendfile(int fd, int in_fd, off_t* offset, size_t count) {
 }
 
 Outcome TcpSocket::ioctl(int fd, unsigned long request, void* arg) {
-    if (state() == SocketState::kernel) return Outcome::kernel();
+    if (request == FIONBIO) {
+        const int result = sys::ioctl(fd, request, arg);
+        if (result < 0) return Outcome::error(-result);
+        set_nonblocking(*static_cast<int*>(arg) != 0);
+        return Outcome::value(result);
+    }
+    if (Outcome kernel; in_kernel(&kernel)) return kernel;
     int* const out = static_cast<int*>(arg);
     switch (request) {
-        case FIONBIO: {
-            const int result = sys::ioctl(fd, request, arg);
-            if (result < 0) return Outcome::error(-result);
-            set_nonblocking(*out != 0);
-            return Outcome::value(result);
-        }
         case FIONREAD:
         case SIOCOUTQ:
         case SIOCOUTQNSD: {
             if (connection_ == nullptr) return Outcome::kernel();
             LeaseGuard lease(shard_->lease());
+            if (connection_ == nullptr) return Outcome::kernel();
             if (request == FIONREAD) {
                 shard_->poll();
                 *out = int(tcp::unread_bytes(connection_->tcb));

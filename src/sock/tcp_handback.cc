@@ -7,52 +7,48 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "broker/client.h"
-#include "repair/repair.h"
-#include "sock/broker_link.h"
+#include "sock/carried.h"
 #include "sock/context.h"
 #include "sock/fork.h"
+#include "sock/mover.h"
 #include "sock/tcp_socket.h"
 
 namespace vma::sock {
 namespace {
 
-// Bytes of the queues while they travel; mmap, because this may run in a child of a threaded program.
-class Carried {
+// What came in for the connection between its snapshot and the end of its flow.
+class Strays final : public TcpStrays {
   public:
-    explicit Carried(size_t n) : size_(n) {
-        if (n == 0) return;
-        void* memory =
-            sys::mmap(nullptr, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        data_ = sys::failed(memory) ? nullptr : static_cast<uint8_t*>(memory);
+    explicit Strays(Mover& mover) : mover_(mover) {}
+    void stray(ByteView packet) override {
+        if (mover_.inject(packet)) count++;
     }
-    ~Carried() {
-        if (data_) sys::munmap(data_, size_);
-    }
-    Carried(const Carried&) = delete;
-    Carried& operator=(const Carried&) = delete;
-    bool ok() const { return size_ == 0 || data_ != nullptr; }
-    uint8_t* data() { return data_; }
-    ByteView view(size_t from, size_t n) const { return {data_ + from, n}; }
+    unsigned count = 0;
 
   private:
-    uint8_t* data_ = nullptr;
-    size_t size_;
+    Mover& mover_;
 };
 
-// [lease] The connection into `fd`; it is gone from the engine afterwards. False: nothing has changed.
-bool move_to_kernel(Shard& shard, TcpConnection& c, int fd, Reason why) {
+void drain(Shard& shard) {
     while (shard.poll() != 0) {
     }
+}
+
+// [lease] The connection into `fd`; it is gone from the engine afterwards. False: nothing has changed. The ring was drained
+// just now.
+bool move_to_kernel(Shard& shard, TcpConnection& c, int fd, Reason why) {
     const Instant now = monotonic_now();
-    const auto snapshot = tcp::export_snapshot(c.tcb, now);
-    if (!snapshot) {
-        if (c.tcb.state != tcp::State::CLOSED && c.tcb.state != tcp::State::TIME_WAIT)
+    const tcp::State state = c.tcb.state;
+    if (move_method(state).back != MoveMethod::restore) {
+        if (state != tcp::State::CLOSED && state != tcp::State::TIME_WAIT)
             vma_log(warning, "sock",
                     "fd {}: a connection in state {} cannot move to the kernel ({}): it stays with "
                     "the library",
-                    fd, tcp::state_name(c.tcb.state), reason_name(why));
+                    fd, tcp::state_name(state), reason_name(why));
         return false;
     }
+    const auto snapshot = tcp::export_snapshot(c.tcb, now);
+    if (!snapshot) return false;
     const tcp::Snapshot& s = *snapshot;
     const Seq first = Seq::min(s.snd_una, s.snd_end);
     const auto to_send = uint32_t(s.snd_end - first);
@@ -66,9 +62,8 @@ bool move_to_kernel(Shard& shard, TcpConnection& c, int fd, Reason why) {
     queues.unsent = send.view(sent, to_send - sent);
     queues.unread = unread.view(0, s.unread);
     RepairOptions saved;
-    KernelRepair repair;
-    const Status restored = repair.restore(fd, s, queues, saved);
-    if (!restored) {
+    Mover& by = mover();
+    if (const Status restored = by.restore(fd, s, queues, saved); !restored) {
         vma_log(warning, "sock", "fd {}: the connection cannot move to the kernel ({}), errno {}{}",
                 fd, reason_name(why), restored.error(),
                 restored.error() == EPERM ? ": CAP_NET_ADMIN is needed for that" : "");
@@ -77,12 +72,17 @@ bool move_to_kernel(Shard& shard, TcpConnection& c, int fd, Reason why) {
     // What holds the twin of an orphan is given back last: a socket that is closed in repair mode vanishes without a word.
     const uint64_t token = std::exchange(c.orphan_token, 0);
     shard.tcp().forget(c, now);
-    if (const Status finished = repair.finish(fd, s, queues, saved); !finished)
-        vma_log(warning, "sock",
-                "fd {}: handed back to the kernel, but unsent bytes are lost: errno {}", fd,
-                finished.error());
+    const Status finished = by.finish(fd, s, queues, saved);
+    if (!finished)
+        vma_log(warning, "sock", "fd {}: in the kernel now, but unsent bytes are lost: errno {}",
+                fd, finished.error());
+    Strays strays(by);
+    shard.tcp().divert_strays(&strays);
+    drain(shard);
+    shard.tcp().divert_strays(nullptr);
     if (token) tcp_sink().tcp_orphan_gone(token);
-    vma_log(debug, "sock", "fd {}: handed back to the kernel: {}", fd, reason_meaning(why));
+    vma_log(debug, "sock", "fd {}: handed back to the kernel, {} frames followed: {}", fd,
+            strays.count, reason_meaning(why));
     return true;
 }
 
@@ -102,6 +102,11 @@ void TcpSocket::unsteer_listener() {
 
 bool TcpSocket::hand_back(Reason why) {
     std::lock_guard guard(control_);
+    if (state() == SocketState::kernel) {
+        // Whatever asks for the kernel may have shared the descriptor: it never comes back.
+        never_adopt();
+        return true;
+    }
     switch (phase_.load(std::memory_order_relaxed)) {
         case Phase::fresh:
         case Phase::kernel_listener:
@@ -154,6 +159,7 @@ bool TcpSocket::hand_back_connection(Reason why) {
         return state() == SocketState::kernel;
     inherited_options_to_twin(fd());
     LeaseGuard lease(shard_->lease());
+    drain(*shard_);
     const broker::Held custody = in_custody();
     if (!move_to_kernel(*shard_, *connection_, fd(), why)) return false;
     connection_ = nullptr;
@@ -171,6 +177,7 @@ bool TcpSocket::hand_back_connection(Reason why) {
 void tcp_orphans_to_kernel() {
     for (Shard* shard : Runtime::shards()) {
         LeaseGuard lease(shard->lease());
+        drain(*shard);
         // One that cannot move stays and is not asked again.
         while (TcpConnection* c = shard->tcp().find_unfinished(
                    [](TcpConnection& o) { return o.error != EBUSY; })) {
@@ -217,6 +224,7 @@ void TcpSocket::prepare_fork(bool only_exec) {
     if (phase_.load(std::memory_order_relaxed) == Phase::kernel_listener && !only_exec &&
         state() != SocketState::kernel)
         return become_kernel(Reason::fork);
+    if (state() == SocketState::kernel) never_adopt();  // the child will hold it, too
     if (state() != SocketState::offloaded) return;
     const bool listening = phase_.load(std::memory_order_relaxed) == Phase::listening;
     if (listening && !only_exec) {

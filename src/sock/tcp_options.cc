@@ -132,7 +132,7 @@ tcp_info info_of(const tcp::Tcb& t, Instant now) {
 
 // options_ was changed: a live connection hears of it.
 void TcpSocket::config_changed() {
-    if (connection_ == nullptr) return;
+    if (connection_ == nullptr) return;  // control_ is held: it stays
     LeaseGuard lease(shard_->lease());
     tcp::TcpConfig& c = connection_->tcb.cfg;
     c.nodelay = options_.nodelay;
@@ -148,8 +148,9 @@ void TcpSocket::config_changed() {
 }
 
 Outcome TcpSocket::set_option(int fd, int level, int name, const void* value, socklen_t len) {
-    if (state() == SocketState::kernel) return Outcome::kernel();
     const Effect effect = effect_of(level, name);
+    if (state() == SocketState::kernel && effect == Effect::to_kernel) never_adopt();
+    if (Outcome kernel; in_kernel(&kernel)) return kernel;
     const bool live = state() == SocketState::offloaded;
     if (live && (effect == Effect::to_kernel || effect == Effect::before_open)) {
         // What the kernel would refuse anyway is no reason to move: a level of another family or protocol.
@@ -342,13 +343,14 @@ void TcpSocket::inherited_options_to_twin(int fd) {
 }
 
 Outcome TcpSocket::get_option(int fd, int level, int name, void* value, socklen_t* len) {
+    if (Outcome kernel; in_kernel(&kernel)) return kernel;
     if (state() != SocketState::offloaded || value == nullptr || len == nullptr)
         return Outcome::kernel();
     if (level == SOL_SOCKET && name == SO_ERROR) {
         const int error = take_error();
         if (connection_) {
             LeaseGuard lease(shard_->lease());
-            update_ready();
+            if (connection_) update_ready();
         }
         return put_int(error, value, len);
     }
@@ -363,6 +365,7 @@ Outcome TcpSocket::get_option(int fd, int level, int name, void* value, socklen_
         return Outcome::kernel();
     }
     LeaseGuard lease(shard_->lease());
+    if (connection_ == nullptr) return Outcome::kernel();
     const tcp::Tcb& t = connection_->tcb;
     switch (name) {
         case TCP_INFO: {
@@ -385,6 +388,7 @@ Outcome TcpSocket::get_option(int fd, int level, int name, void* value, socklen_
 }
 
 Outcome TcpSocket::get_name(bool peer, sockaddr* addr, socklen_t* len) {
+    if (Outcome kernel; in_kernel(&kernel)) return kernel;
     if (state() != SocketState::offloaded) return Outcome::kernel();
     const Phase phase = phase_.load(std::memory_order_acquire);
     if (phase == Phase::listening || phase == Phase::fresh)
@@ -393,6 +397,7 @@ Outcome TcpSocket::get_name(bool peer, sockaddr* addr, socklen_t* len) {
     if (int(*len) < 0) return Outcome::error(EINVAL);
     if (peer) {
         LeaseGuard lease(shard_->lease());
+        if (connection_ == nullptr) return Outcome::kernel();
         const tcp::State state = connection_->tcb.state;
         if (state == tcp::State::SYN_SENT || state == tcp::State::CLOSED ||
             state == tcp::State::TIME_WAIT)

@@ -8,13 +8,19 @@
 #include <array>
 
 #include "broker/protocol.h"
+#include "config/rules.h"
 #include "engine/runtime.h"
 #include "engine/tcp_engine.h"
 #include "sock/slab.h"
 #include "sock/socket.h"
 #include "stats/publisher.h"
 
+namespace vma {
+struct RepairImage;
+}
 namespace vma::sock {
+
+class Epoll;
 
 class TcpSocket final : public Socket {
   public:
@@ -36,7 +42,9 @@ class TcpSocket final : public Socket {
     Outcome sendfile(int fd, int in_fd, off_t* offset, size_t count);
 
     uint32_t poll_events() override {
-        return ready_.load(std::memory_order_acquire) | listener_events();
+        return state() == SocketState::kernel
+                   ? twin_events()
+                   : ready_.load(std::memory_order_acquire) | listener_events();
     }
     void teardown() override;
     // SO_LINGER with a time: before the descriptor goes, waits until everything is acknowledged or the time is over.
@@ -64,6 +72,22 @@ class TcpSocket final : public Socket {
     }
     // Opens the rings that a listener's address covers.
     void open_rings(int fd);
+    // ---- From the kernel (tcp_adopt.cc)
+    // The kernel's listener `listener`, a descriptor, has made `fd`: a connection that may be adopted later. `flags` are
+    // accept4's.
+    static void accepted_by_kernel(int listener, int fd, int flags);
+    // Now, if it can be: true when the connection is offloaded afterwards. Not under any lock.
+    bool adopt(int fd);
+    // A connection in the kernel that is adopted once it has been used enough.
+    bool may_be_adopted() const { return adopt_after_.load(std::memory_order_relaxed) >= 0; }
+    // Adopted by adopt() only, also after a hand-back. For tests of both directions.
+    void adopt_on_request() { adopt_after_.store(kOnRequest, std::memory_order_relaxed); }
+    // Keeps the socket where it is while a call that was sent to the kernel is there. False: it is not the kernel's (any
+    // more). Ended by unpin_in_kernel().
+    bool pin_in_kernel();
+    void unpin_in_kernel() { kernel_calls_.fetch_sub(1, std::memory_order_release); }
+    // EPOLL_CTL_* on a socket that may be adopted; false: it is offloaded, ask the set itself.
+    bool epoll_control(Epoll& epoll, int op, int fd, epoll_event* event, int* error);
 
     // [lease] From the engine.
     void on_events(uint32_t events, int error);
@@ -92,8 +116,15 @@ class TcpSocket final : public Socket {
     TcpSocket(uint32_t generation_number, int fd, int socket_type, int socket_protocol)
         : Socket(ObjectKind::tcp, generation_number, fd, AF_INET, socket_type, socket_protocol) {}
 
-    Reason connect_obstacle(int fd, const Endpoint& to, TcpPath& path, Endpoint& local,
-                            uint32_t& mtu, Shard*& shard);
+    // Where a connection to `to` goes and who carries it.
+    struct Way {
+        TcpPath path;
+        Endpoint local;
+        uint32_t mtu = 1500;
+        Shard* shard = nullptr;
+    };
+    // Why the kernel has to serve a connection of this socket to `to`, or none and the way. `role`: whose rules decide.
+    Reason obstacle(int fd, const Endpoint& to, Role role, Way& way);
     Outcome disconnect();
     Outcome wait_connected(int on_timeout);
     Outcome connect_result();
@@ -117,6 +148,15 @@ class TcpSocket final : public Socket {
     bool hand_back_connection(Reason why);
     broker::Held in_custody() const;  // what names this connection to the broker
     void end_custody(const broker::Held& held);
+    // A data call is about to go to the kernel: is it time?
+    bool adoption_due();
+    Reason adopt_now(int fd);  // control_ held; none: done, undecided: not now
+    Reason read_in(int fd, Way& way);
+    void take_options(int fd, const RepairImage& image);
+    void never_adopt() { adopt_after_.store(-1, std::memory_order_relaxed); }
+    // Is this the kernel's? Then *out sends the call there, pinned if need be.
+    bool in_kernel(Outcome* out);
+    uint32_t twin_events() const;  // readiness of the twin, asked of the kernel
     void unsteer_listener();
     bool connections_wait();
     void end_listening(Reason why);
@@ -136,8 +176,14 @@ class TcpSocket final : public Socket {
     unsigned steered_count_ = 0;
     int backlog_ = 0;
     bool bound_ = false;
-    bool in_custody_ = false;        // the broker holds the twin for the children of this process
-    bool accepted_ = false;          // the twin holds no port
+    bool in_custody_ = false;  // the broker holds the twin for the children of this process
+    bool accepted_ = false;    // the twin holds no port
+    // Data calls until the connection is adopted; negative: never. Calls that are in the kernel now hold kernel_calls_, and
+    // moving_ keeps new ones out.
+    static constexpr int32_t kOnRequest = INT32_MAX;
+    std::atomic<int32_t> adopt_after_{-1};
+    std::atomic<uint32_t> kernel_calls_{0};
+    std::atomic<bool> moving_{false};
     bool connect_reported_ = false;  // the first connect() after an asynchronous one has answered
 
     std::atomic<uint32_t> ready_{EPOLLOUT | EPOLLWRNORM |
@@ -169,8 +215,11 @@ class TcpSocket final : public Socket {
 };
 
 void tcp_forget_in_child();
-// The descriptor that keeps the port of an orphan, or -1.
+// The descriptor that keeps the port of an orphan, or -1; the orphan is over.
 int held_port(uint64_t token);
+void give_port(uint64_t token);
+void tcp_close_forget_in_child();
+int int_option(int fd, int level, int name, int otherwise = 0);
 // Orphans with data or a FIN on the way become the kernel's, as far as they can. For process exit.
 void tcp_orphans_to_kernel();
 // Orphans with data that is not acknowledged: waits until they are done, at most `bound`. For process exit.

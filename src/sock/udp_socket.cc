@@ -196,7 +196,7 @@ void UdpSocket::become_kernel(Reason why) {
     state_.store(SocketState::kernel, std::memory_order_release);
     publish_state();
     TwinEvents::remove(fd());
-    Epoll::move_to_kernel(*this);
+    Epoll::move_to_kernel(*this, false);
     watch.notify();
 }
 
@@ -365,7 +365,7 @@ void UdpSocket::become_twin_in_child() {
     reason_.store(Reason::fork, std::memory_order_relaxed);
     state_.store(SocketState::kernel, std::memory_order_release);
     publish_state();
-    Epoll::move_to_kernel(*this);
+    Epoll::move_to_kernel(*this, false);
 }
 
 void UdpSocket::network_changed() {

@@ -165,6 +165,8 @@ Outcome epoll_ctl(int, int, int, epoll_event*) { return Outcome::kernel(); }
 Outcome epoll_pwait2(int, epoll_event*, int, const timespec*, const sigset_t*) {
     return Outcome::kernel();
 }
+void accepted_by_kernel(int, int, int) {}
+void kernel_call_done(long) {}
 void hand_back(int fd, Reason why) {
     if (why == Reason::fd_passed) g_state.passed_fd = fd;
     forget(fd);

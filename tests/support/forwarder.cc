@@ -38,7 +38,8 @@ struct Harm {
 };
 
 struct Counts {
-    uint64_t seen = 0, lost = 0, duplicated = 0, reordered = 0, corrupted = 0, refused = 0;
+    uint64_t seen = 0, lost = 0, duplicated = 0, reordered = 0, corrupted = 0, refused = 0,
+             resets = 0, late_resets = 0;
 };
 
 struct Frame {
@@ -86,6 +87,7 @@ class Wire {
             const ssize_t n = recv(sides_[side], buffer, sizeof buffer, 0);
             if (n <= 0) return;
             counts_.seen++;
+            note(side, buffer, size_t(n));
             const bool arp = n > 13 && buffer[12] == 0x08 && buffer[13] == 0x06;
             if (arp) {
                 queue(side, buffer, size_t(n), harm_.delay_us);
@@ -126,8 +128,41 @@ class Wire {
         return queue_.empty() ? -1 : std::max<int64_t>(0, queue_.top().due_us - now_us());
     }
     const Counts& counts() const { return counts_; }
+    void tell_last() const {
+        for (unsigned i = 0; i < kLast; i++) puts(last_[(next_last_ + i) % kLast].c_str());
+    }
 
   private:
+    // Counts RSTs (TCP over IPv4, no VLAN tag) and tells what went before. Those after both directions had a FIN count apart: an
+    // ACK that is repeated then meets a Linux socket that went with the first one, which answers with RST on any lossy wire.
+    void note(int side, const uint8_t* frame, size_t n) {
+        if (n < 14 + 20 + 20 || frame[12] != 0x08 || frame[13] != 0x00 || frame[23] != 6) return;
+        const size_t tcp = 14 + size_t(frame[14] & 15) * 4;
+        if (tcp + 20 > n) return;
+        const auto number = [&](size_t at) {
+            return uint32_t(frame[at]) << 24 | uint32_t(frame[at + 1]) << 16 |
+                   uint32_t(frame[at + 2]) << 8 | frame[at + 3];
+        };
+        const size_t total = size_t(frame[16]) << 8 | frame[17];
+        const uint8_t flags = frame[tcp + 13];
+        char text[160];
+        snprintf(text, sizeof text, "  %s %u>%u seq %u ack %u len %zu window %u flags %02x id %u",
+                 side ? "right" : "left", number(tcp) >> 16, number(tcp) & 0xffff, number(tcp + 4),
+                 number(tcp + 8), total + 14 - tcp - size_t(frame[tcp + 12] >> 4) * 4,
+                 unsigned(frame[tcp + 14]) << 8 | frame[tcp + 15], unsigned(flags),
+                 unsigned(frame[18]) << 8 | frame[19]);
+        last_[next_last_++ % kLast] = text;
+        fin_[side] = fin_[side] || (flags & 1);
+        if (!(flags & 4)) return;
+        if (fin_[0] && fin_[1]) {
+            counts_.late_resets++;
+            return;
+        }
+        counts_.resets++;
+        printf("reset from %s after %llu frames, of which the last were\n", side ? "right" : "left",
+               static_cast<unsigned long long>(counts_.seen));
+        tell_last();
+    }
     bool chance(double percent) {
         return percent > 0 && std::uniform_real_distribution<double>(0, 100)(random_) < percent;
     }
@@ -141,6 +176,10 @@ class Wire {
     std::priority_queue<Frame> queue_;
     uint64_t order_ = 0;
     Counts counts_;
+    static constexpr unsigned kLast = 24;
+    std::string last_[kLast];
+    unsigned next_last_ = 0;
+    bool fin_[2] = {};
 };
 
 bool parse(const char* text, Harm& harm) {
@@ -199,10 +238,14 @@ int main(int argc, char** argv) {
         wire.deliver();
     }
     const Counts& c = wire.counts();
+    puts("the last frames were");
+    wire.tell_last();
     printf(
-        "seen=%llu lost=%llu duplicated=%llu reordered=%llu corrupted=%llu refused=%llu\n",
+        "seen=%llu lost=%llu duplicated=%llu reordered=%llu corrupted=%llu refused=%llu "
+        "resets=%llu late_resets=%llu\n",
         static_cast<unsigned long long>(c.seen), static_cast<unsigned long long>(c.lost),
         static_cast<unsigned long long>(c.duplicated), static_cast<unsigned long long>(c.reordered),
-        static_cast<unsigned long long>(c.corrupted), static_cast<unsigned long long>(c.refused));
+        static_cast<unsigned long long>(c.corrupted), static_cast<unsigned long long>(c.refused),
+        static_cast<unsigned long long>(c.resets), static_cast<unsigned long long>(c.late_resets));
     return 0;
 }

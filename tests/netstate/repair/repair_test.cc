@@ -207,6 +207,10 @@ void round_trip(const Connection& c, int expected_state) {
     const Status again = repair_restore(fd, s, image.queues(room), saved);
     ASSERT_TRUE(again.ok()) << strerror(again.error());
     ASSERT_TRUE(repair_finish(fd, s, image.queues(room), saved).ok());
+    sockaddr_in name{};
+    socklen_t len = sizeof name;
+    ASSERT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&name), &len), 0);
+    EXPECT_EQ(ntohs(name.sin_port), c.s.local.port);
     std::vector<uint8_t> unread(c.unread.size() + 1);
     const ssize_t got = recv(fd, unread.data(), unread.size(), 0);
     unread.resize(size_t(got < 0 ? 0 : got));
@@ -249,6 +253,36 @@ TEST(Repair, FinWait2SendsItsFinAgain) {
         EXPECT_TRUE(image.snapshot.fin_sent);
         EXPECT_EQ(image.to_send, 0u);
         close(fd);
+    });
+}
+
+// A socket that got its port by being accepted loses it in a disconnect; it must get the same again, beside the listener.
+TEST(Repair, ThePortComesBackBesideAListener) {
+    in_namespace([] {
+        const Connection c = connection(State::ESTABLISHED, 100, 0, 100);
+        const int listener = tcp_socket();
+        set_option(listener, SOL_SOCKET, SO_REUSEADDR, 1);
+        sockaddr_in name = c.s.local.to_sockaddr_in();
+        ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&name), sizeof name), 0);
+        ASSERT_EQ(listen(listener, 1), 0);
+        const int fd = tcp_socket();
+        set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+        std::vector<uint8_t> room(1 << 20);
+        for (int i = 0; i < 5; i++) {
+            SCOPED_TRACE(i);
+            RepairOptions saved;
+            RepairImage image;
+            ASSERT_TRUE(repair_restore(fd, c.s, c.queues(), saved).ok());
+            ASSERT_TRUE(repair_finish(fd, c.s, c.queues(), saved).ok());
+            socklen_t len = sizeof name;
+            ASSERT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&name), &len), 0);
+            EXPECT_EQ(ntohs(name.sin_port), c.s.local.port);
+            ASSERT_TRUE(repair_checkpoint(fd, image, room).ok());
+            EXPECT_EQ(image.snapshot.local, c.s.local);
+            ASSERT_TRUE(repair_release(fd, image).ok());
+        }
+        close(fd);
+        close(listener);
     });
 }
 

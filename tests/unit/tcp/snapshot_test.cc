@@ -20,6 +20,29 @@ ByteView view(const std::string& s) {
     return {reinterpret_cast<const uint8_t*>(s.data()), s.size()};
 }
 
+// The kernel does not tell TS.Recent of a connection that it gives away.
+TEST(Snapshot, UnknownTsRecentTakesTheNextTimestamp) {
+    Conn a;
+    a.cfg.timestamps = a.stamps = true;
+    a.established(1000, 2500, 4);
+    auto made = export_snapshot(a.t, a.now);
+    ASSERT_TRUE(made.ok());
+    Snapshot s = made.value();
+    for (const uint32_t far : {1u, 0x7fffffffu, 0x80000001u, 0xffffffffu}) {
+        Conn b;
+        b.cfg = a.cfg;
+        b.now = a.now;
+        s.ts_recent = 0;
+        ASSERT_TRUE(
+            import_snapshot(b.t, s, {}, {}, b.cfg, *b.world.memory, *b.world.pool, b.now).ok());
+        EXPECT_FALSE(b.t.ts.is_old(far));
+        b.t.ts.recent = far;
+        EXPECT_TRUE(b.t.ts.is_old(far - 1) || far == 1);
+        EXPECT_FALSE(b.t.ts.is_old(far + 1));
+        release(b.t);
+    }
+}
+
 TEST(Snapshot, MovesBothQueues) {
     Conn a;
     a.cfg.timestamps = a.stamps = true;

@@ -1,0 +1,402 @@
+// Frames out of segment plans, frames in to whom they are for, and the news both make.
+#include <errno.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/network_monitor.h"
+#include "engine/shard.h"
+#include "engine/tcp_received.h"
+#include "wire/checksum.h"
+#include "wire/icmp.h"
+#include "wire/ipv4.h"
+#include "wire/tcp.h"
+
+namespace vma {
+
+TcpSink* TcpEngine::sink_ = nullptr;
+
+namespace {
+
+// An accepted connection is steered by its listener's flow, under which the hook asks the kernel for a connection of its own
+// with every segment. One that lives longer gets a flow of its own, which costs a few system calls once.
+constexpr uint64_t kOwnFlowAfter = 64;
+constexpr Duration kNeighborRetry = Duration::millis(5);
+constexpr uint32_t kMaxHead = 14 + 20 + 60;
+constexpr unsigned kPlansPerPull = 64;  // a sender must not keep the lease for ever
+
+}  // namespace
+
+// ---- out
+
+bool TcpEngine::send_segment(const tcp::SegmentHead& head, const TcpPath& path,
+                             const FlowTuple& tuple, uint16_t* ip_id,
+                             const tcp::SegmentPlan* plan) {
+    uint8_t bytes[kMaxHead];
+    const uint32_t payload = plan ? plan->payload_len : 0;
+    const auto options = emit_tcp_options(head.opt, ByteSpan(bytes + 54, 40));
+    if (!options) return false;
+    const uint32_t tcp_len = kTcpSize + *options + payload;
+    emit_ethernet({path.dst_mac, shard_.mac(), ethertype::ipv4, false, 0}, ByteSpan(bytes, 14));
+    Ipv4Header ip;
+    ip.src = tuple.local.addr.v4_host();
+    ip.dst = tuple.remote.addr.v4_host();
+    ip.total_len = uint16_t(std::min<uint32_t>(20 + tcp_len, 65535));
+    ip.id = ip_id ? (*ip_id)++ : 0;
+    ip.dont_fragment = true;
+    ip.tos =
+        uint8_t((path.tos & ~3u) | (head.ect ? 2u : 0u));  // ECN is TCP's, not the application's
+    ip.ttl = path.ttl;
+    ip.protocol = IPPROTO_TCP;
+    emit_ipv4(ip, ByteSpan(bytes + 14, 20));
+    TcpHeader header;
+    header.src_port = tuple.local.port;
+    header.dst_port = tuple.remote.port;
+    header.seq = head.seq;
+    header.ack = head.ack;
+    header.flags = head.flags;
+    header.header_len = uint8_t(kTcpSize + *options);
+    header.window = head.wnd;
+    header.urgent = head.urg;
+    const bool offload = shard_.caps().tx_checksum;
+    Checksum pseudo;
+    pseudo.add_pseudo_v4(ip.src, ip.dst, IPPROTO_TCP, uint16_t(tcp_len));
+    if (offload) header.checksum = pseudo.sum();
+    emit_tcp(header, ByteSpan(bytes + 34, 20));
+
+    TxFrame frame;
+    frame.head = {bytes, 54 + *options};
+    if (plan) {
+        frame.payload = plan->slices;
+        frame.payload_count = plan->slice_count;
+        frame.payload_len = payload;
+        frame.gso_size = plan->gso_size;
+        frame.gso = plan->gso_size ? Gso::tcp_v4 : Gso::none;
+    }
+    frame.cwr = (head.flags & tcp::kCwr) != 0;
+    if (offload) {
+        frame.csum_start = 34;
+        frame.csum_offset = kTcpChecksumOffset;
+    } else {
+        pseudo.add(ByteView(bytes + 34, kTcpSize + *options));
+        if (plan) pseudo.add_iovecs(plan->slices, plan->slice_count);
+        store_be16(bytes + 34 + kTcpChecksumOffset, pseudo.finish());
+    }
+    counters_.segments_out++;
+    if (shard_.send(frame) == 0) return true;
+    counters_.frames_refused++;
+    return false;
+}
+
+// Answers the sender of a received segment from the tuple it addressed.
+void TcpEngine::reply(const tcp::SegmentHead& head, const Received& to, uint8_t ttl, uint8_t tos) {
+    TcpPath path;
+    path.dst_mac = to.peer_mac;
+    path.ttl = ttl;
+    path.tos = tos;
+    if (head.flags & tcp::kRst) counters_.resets_sent++;
+    send_segment(head, path, {to.local, to.remote}, nullptr, nullptr);
+}
+
+bool TcpEngine::path_ready(TcpConnection& c, Instant now) {
+    TcpPath& path = c.path;
+    if (monitor_ == nullptr) return path.resolved;
+    const uint64_t generation = monitor_->neighbor_generation();
+    if (path.resolved && path.neighbor_generation == generation) return true;
+    const Neighbor neighbor = monitor_->neighbor(path.ifindex, path.next_hop);
+    path.neighbor_generation = generation;
+    if (neighbor.sendable()) {
+        path.dst_mac = neighbor.mac;
+        path.resolved = true;
+        return true;
+    }
+    if (neighbor.state == NeighborState::failed && c.tcb.state == tcp::State::SYN_SENT) {
+        tcp::Actions actions;
+        tcp::fail(c.tcb, EHOSTUNREACH, actions);
+        absorb(c, actions, now);
+        return false;
+    }
+    monitor_->resolve(path.ifindex, path.next_hop);
+    // A connection that knew its neighbour goes on with what it knew: the kernel may only be refreshing the entry.
+    if (path.resolved) return true;
+    queue_deadline(c, now + kNeighborRetry);
+    return false;
+}
+
+void TcpEngine::neighbors_changed(Instant now) {
+    demux_.for_each([&](TcpTarget& target) {
+        if (target.kind == TcpTarget::Kind::connection) {
+            auto& c = static_cast<TcpConnection&>(target);
+            if (!c.path.resolved) queue_output(c);
+        }
+    });
+    flush(now);
+}
+
+void TcpEngine::queue_output(TcpConnection& c) {
+    if (!c.output_hook.linked()) output_.push_back(c);
+}
+
+void TcpEngine::pull(TcpConnection& c, Instant now) {
+    c.output_hook.unlink();
+    if (path_ready(c, now)) {
+        tcp::SegmentPlan plan;
+        for (unsigned i = 0; i < kPlansPerPull && tcp::next_segment(c.tcb, now, plan); i++) {
+            if (plan.head.flags & tcp::kRst) counters_.resets_sent++;
+            send_segment(plan.head, c.path, c.tuple, &c.ip_id, &plan);
+            if (i + 1 == kPlansPerPull) queue_output(c);
+        }
+    }
+    queue_deadline(c, tcp::deadline(c.tcb));
+}
+
+// ---- events
+
+void TcpEngine::absorb(TcpConnection& c, const tcp::Actions& actions, Instant now) {
+    if (actions.events & tcp::kFailed) c.error = actions.error;
+    c.events |= actions.events;
+    if (actions.has_reply) send_segment(actions.reply, c.path, c.tuple, &c.ip_id, nullptr);
+    if (actions.events & (tcp::kOutput | tcp::kConnected)) queue_output(c);
+    if (c.events & ~uint32_t(tcp::kOutput)) {
+        if (!c.news_hook.linked()) news_.push_back(c);
+    }
+    (void)now;
+}
+
+void TcpEngine::tell(TcpConnection& c) {
+    const uint32_t events = c.events;
+    c.events = 0;
+    if (c.owner && sink_) {
+        sink_->tcp_events(c, events, c.error);
+        return;
+    }
+    // Without an owner: one that was reset before it was accepted stays in the queue, as in Linux; accept() gives it out with
+    // its error.
+}
+
+void TcpEngine::flush(Instant now) {
+    // Output first: it is what the peer waits for. A pull may queue news and news may queue output.
+    while (!output_.empty() || !news_.empty() || !listener_news_.empty()) {
+        unsigned round = 0;
+        while (TcpConnection* c = output_.pop_front()) {
+            pull(*c, now);
+            if (++round == 256) break;
+        }
+        while (TcpConnection* c = news_.pop_front()) {
+            const uint32_t events = c->events;
+            tell(*c);
+            if (c->owner == nullptr && c->listener == nullptr) {
+                if (c->tcb.state == tcp::State::CLOSED)
+                    destroy(*c);
+                else if (events & tcp::kTimeWait)
+                    become_time_wait(*c, now);
+            } else if (c->tcb.state == tcp::State::CLOSED && !c->tcb.rst_due) {
+                leave_tuple(*c);
+            }
+        }
+        while (TcpListener* l = listener_news_.pop_front())
+            if (sink_ && l->owner) sink_->tcp_acceptable(*l);
+        if (round == 256) break;
+    }
+}
+
+// ---- in
+
+void TcpEngine::input(Packet frame, Instant now) {
+    const auto ethernet = parse_ethernet(frame->view());
+    if (!ethernet.ok()) return drops_.add(ethernet.why());
+    const auto ip = parse_ipv4(ethernet->payload);
+    if (!ip.ok()) return drops_.add(ip.why());
+    if (ip->header.is_fragment()) return drops_.add(DropReason::ip_fragment);
+    if (ip->header.protocol == IPPROTO_ICMP) return icmp(frame, now);
+    if (ip->header.protocol != IPPROTO_TCP) return drops_.add(DropReason::ip_protocol);
+    const auto segment = parse_tcp(ip->payload);
+    if (!segment.ok()) return drops_.add(segment.why());
+    if (!frame->meta.checksum_good) {
+        Checksum sum;
+        sum.add_pseudo_v4(ip->header.src, ip->header.dst, IPPROTO_TCP,
+                          uint16_t(ip->payload.size()));
+        sum.add(ip->payload);
+        if (sum.finish() != 0) return drops_.add(DropReason::tcp_checksum);
+    }
+    Received r;
+    r.local = {IpAddr::v4(ip->header.dst), segment->header.dst_port};
+    r.remote = {IpAddr::v4(ip->header.src), segment->header.src_port};
+    r.peer_mac = ethernet->header.src;
+    tcp::SegView& seg = r.seg;
+    seg.seq = segment->header.seq;
+    seg.ack = segment->header.ack;
+    seg.wnd = segment->header.window;
+    seg.urg = segment->header.urgent;
+    seg.ecn = ip->header.tos & 3;
+    seg.flags = segment->header.flags;
+    seg.payload_len = uint32_t(segment->payload.size());
+    seg.payload_offset = uint32_t(segment->payload.data() - frame->data);
+    seg.gso_size = frame->meta.gso_size;
+    parse_tcp_options(segment->options, seg.opt);
+    seg.packet = std::move(frame);
+    counters_.segments_in++;
+
+    TcpTarget* target = demux_.lookup(r.local, r.remote);
+    const bool opening = (seg.flags & (tcp::kSyn | tcp::kAck)) == tcp::kSyn;
+    if ((target == nullptr || target->kind == TcpTarget::Kind::listener) && !opening &&
+        was_forgotten(r, now)) {
+        if (strays_) strays_->stray(seg.packet->view().subspan(kEthernetSize));
+        return;
+    }
+    if (target == nullptr) {
+        drops_.add(DropReason::no_endpoint);
+        tcp::SegmentHead head;
+        if (tcp::reset_for(seg, head)) reply(head, r, 64, 0);
+        return;
+    }
+    switch (target->kind) {
+        case TcpTarget::Kind::connection:
+            return to_connection(static_cast<TcpConnection&>(*target), r, now);
+        case TcpTarget::Kind::listener:
+            return to_listener(static_cast<TcpListener&>(*target), r, now, {}, false);
+        case TcpTarget::Kind::half_open:
+            return to_half_open(static_cast<TcpHalfOpen&>(*target), r, now);
+        case TcpTarget::Kind::time_wait:
+            return to_time_wait(static_cast<TcpRemains&>(*target), r, now);
+    }
+}
+
+void TcpEngine::to_connection(TcpConnection& c, Received& r, Instant now) {
+    tcp::Actions actions;
+    const tcp::Verdict verdict = tcp::segment_arrives(c.tcb, r.seg, now, actions);
+    if (verdict.kind == tcp::Verdict::Drop) drops_.add(verdict.reason);
+    if (!c.steered && c.tcb.count.segs_in == kOwnFlowAfter) c.steered = steer(c.tuple);
+    absorb(c, actions, now);
+    // Acknowledgements and answers go out once per batch of frames.
+    queue_output(c);
+}
+
+void TcpEngine::to_listener(TcpListener& l, Received& r, Instant now, Seq iss_above, bool has_iss) {
+    tcp::OpenParams open;
+    open.local = r.local;
+    open.remote = r.remote;
+    open.iss = initial_seq(secret_, r.local, r.remote, now);
+    if (has_iss && open.iss <= iss_above) open.iss = iss_above + 1;
+    open.ts_offset = timestamp_offset(secret_, r.local, r.remote);
+    open.memory = &memory_;
+    open.secret = &secret_;
+    tcp::Actions actions;
+    const tcp::ListenVerdict verdict = tcp::on_syn(l.state, l.config, r.seg, open, now, actions);
+    if (verdict.kind == tcp::ListenVerdict::drop) {
+        drops_.add(verdict.reason);
+        if (verdict.reason == DropReason::tcp_backlog) l.overflows++;
+        return;
+    }
+    if (verdict.kind == tcp::ListenVerdict::reset || verdict.kind == tcp::ListenVerdict::cookie) {
+        if (actions.has_reply) reply(actions.reply, r, l.ttl, l.tos);
+        return;
+    }
+    auto* h = arena_.make<TcpHalfOpen>();
+    if (h == nullptr || !demux_.insert({r.local, r.remote}, *h)) {
+        arena_.destroy(h);
+        drops_.add(DropReason::no_buffer);
+        return;
+    }
+    h->record = verdict.record;
+    h->listener = &l;
+    h->peer_mac = r.peer_mac;
+    l.state.half_open++;
+    counters_.half_open++;
+    if (verdict.kind == tcp::ListenVerdict::established) return to_half_open(*h, r, now);
+    if (actions.has_reply) reply(actions.reply, r, l.ttl, l.tos);
+    queue_deadline(*h, tcp::deadline(h->record));
+}
+
+void TcpEngine::to_half_open(TcpHalfOpen& h, Received& r, Instant now) {
+    tcp::Actions actions;
+    TcpListener& l = *h.listener;
+    const auto verdict = tcp::segment_arrives(h.record, l.state, l.config, r.seg, now, actions);
+    if (actions.has_reply) reply(actions.reply, r, l.ttl, l.tos);
+    switch (verdict) {
+        case tcp::HalfOpenVerdict::keep:
+            queue_deadline(h, tcp::deadline(h.record));
+            return;
+        case tcp::HalfOpenVerdict::remove:
+            return destroy(h);
+        case tcp::HalfOpenVerdict::establish:
+            return establish(h, r, now);
+    }
+}
+
+void TcpEngine::establish(TcpHalfOpen& h, Received& r, Instant now) {
+    TcpListener& l = *h.listener;
+    auto* c = arena_.make<TcpConnection>();
+    if (c == nullptr) return drops_.add(DropReason::no_buffer);  // the peer repeats its segment
+    tcp::establish(c->tcb, h.record, l.config, memory_, now);
+    c->tuple = {h.record.local, h.record.remote};
+    c->path.dst_mac = h.peer_mac;
+    c->path.resolved = true;
+    c->path.neighbor_generation = monitor_ ? monitor_->neighbor_generation() : 0;
+    c->path.ifindex = shard_.ifindex();
+    c->path.next_hop = h.record.remote.addr;
+    c->path.ttl = l.ttl;
+    c->path.tos = l.tos;
+    c->ip_id = uint16_t(rng_.next());
+    destroy(h);
+    if (!demux_.insert(c->tuple, *c)) {
+        tcp::release(c->tcb);
+        arena_.destroy(c);
+        return drops_.add(DropReason::no_buffer);
+    }
+    c->in_demux = true;
+    // No flow of its own yet: the listener's covers it (kOwnFlowAfter).
+    counters_.connections++;
+    c->listener = &l;
+    l.ready.push_back(*c);
+    l.state.accept_queue++;
+    to_connection(*c, r, now);
+    if (!l.news_hook.linked()) listener_news_.push_back(l);
+}
+
+void TcpEngine::to_time_wait(TcpRemains& w, Received& r, Instant now) {
+    tcp::Actions actions;
+    Seq above;
+    const auto verdict = tcp::segment_arrives(w.record, r.seg, now, actions, above);
+    if (actions.has_reply) reply(actions.reply, r, w.ttl, w.tos);
+    if (verdict == tcp::TimeWaitVerdict::keep) return queue_deadline(w, tcp::deadline(w.record));
+    destroy(w);
+    if (verdict != tcp::TimeWaitVerdict::reuse) return;
+    TcpTarget* target = demux_.lookup(r.local, r.remote);
+    if (target && target->kind == TcpTarget::Kind::listener)
+        to_listener(static_cast<TcpListener&>(*target), r, now, above, true);
+}
+
+// An ICMP error about one of our segments (RFC 5927: only when the quoted sequence number is in flight).
+void TcpEngine::icmp(const Packet& frame, Instant now) {
+    const auto ethernet = parse_ethernet(frame->view());
+    const auto ip = parse_ipv4(ethernet->payload);
+    const auto error = parse_icmp_error(ip->payload);
+    if (!error.ok()) return drops_.add(error.why());
+    if (error->quoted.header.protocol != IPPROTO_TCP) return drops_.add(DropReason::ip_protocol);
+    const Endpoint local{IpAddr::v4(error->quoted.header.src), error->quoted_src_port()};
+    const Endpoint remote{IpAddr::v4(error->quoted.header.dst), error->quoted_dst_port()};
+    TcpTarget* target = demux_.find_exact({local, remote});
+    if (target == nullptr || target->kind != TcpTarget::Kind::connection)
+        return drops_.add(DropReason::no_endpoint);
+    auto& c = static_cast<TcpConnection&>(*target);
+    const Seq quoted{error->quoted_seq()};
+    constexpr uint8_t kUnreachable = 3, kFragmentationNeeded = 4;
+    const uint8_t type = error->header.type, code = error->header.code;
+    tcp::Actions actions;
+    bool believed;
+    if (type == kUnreachable && code == kFragmentationNeeded) {
+        believed = tcp::path_too_big(c.tcb, quoted, error->header.mtu, 40, actions);
+    } else {
+        // RFC 1122 4.2.3.9 calls these soft for a synchronised connection; one that is opening fails, as in Linux.
+        static constexpr int kErrno[] = {ENETUNREACH, EHOSTUNREACH, ENOPROTOOPT, ECONNREFUSED};
+        const bool port = type == kUnreachable && code < 4;
+        believed = tcp::path_error(c.tcb, quoted, port ? kErrno[code] : EHOSTUNREACH, actions);
+    }
+    if (!believed) return drops_.add(DropReason::tcp_state);
+    absorb(c, actions, now);
+    queue_output(c);
+}
+
+}  // namespace vma

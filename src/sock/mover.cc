@@ -1,0 +1,54 @@
+#include "sock/mover.h"
+
+#include <linux/capability.h>
+
+#include <atomic>
+
+#include "base/sys.h"
+
+namespace vma::sock {
+namespace {
+
+class OwnMover final : public Mover {
+  public:
+    Status restore(int fd, const tcp::Snapshot& s, const RepairQueues& q,
+                   RepairOptions& saved) override {
+        return repair_restore(fd, s, q, saved);
+    }
+    void cancel(int fd, const RepairOptions& saved) override { repair_cancel(fd, saved); }
+    Status finish(int fd, const tcp::Snapshot& s, const RepairQueues& q,
+                  const RepairOptions& saved) override {
+        return repair_finish(fd, s, q, saved);
+    }
+    Status inject(ByteView packet) override { return repair_inject(packet); }
+    Status checkpoint(int fd, RepairImage& image, ByteSpan room) override {
+        return repair_checkpoint(fd, image, room);
+    }
+    void resume(int fd, const RepairImage& image) override { repair_resume(fd, image); }
+    Status release(int fd, const RepairImage& image) override { return repair_release(fd, image); }
+};
+
+OwnMover g_own;
+std::atomic<Mover*> g_broker{nullptr}, g_only{nullptr};
+
+bool capable() {
+    __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+    __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {};
+    return sys::raw(SYS_capget, sys::ptr(&header), sys::ptr(data)) == 0 &&
+           (data[CAP_TO_INDEX(CAP_NET_ADMIN)].effective & CAP_TO_MASK(CAP_NET_ADMIN));
+}
+
+}  // namespace
+
+Mover& own_mover() { return g_own; }
+
+Mover& mover() {
+    if (Mover* const only = g_only.load(std::memory_order_acquire)) return *only;
+    Mover* const broker = g_broker.load(std::memory_order_acquire);
+    return broker && !capable() ? *broker : g_own;
+}
+
+void set_broker_mover(Mover* broker) { g_broker.store(broker, std::memory_order_release); }
+void use_mover_only(Mover* only) { g_only.store(only, std::memory_order_release); }
+
+}  // namespace vma::sock

@@ -1,0 +1,270 @@
+// Opening: bind, connect and how a connection attempt ends.
+#include "sock/tcp_socket.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "engine/tcp_defaults.h"
+#include "sock/broker_link.h"
+#include "sock/condition_target.h"
+#include "sock/context.h"
+
+namespace vma::sock {
+
+// ---- Options that shape a connection
+
+void TcpSocket::apply_options(tcp::TcpConfig& c) const {
+    c.nodelay = options_.nodelay || c.nodelay;
+    c.cork = options_.cork;
+    c.quickack = options_.quickack;
+    c.keepalive = options_.keepalive;
+    if (options_.keepidle) c.keepalive_idle = Duration::seconds(options_.keepidle);
+    if (options_.keepintvl) c.keepalive_interval = Duration::seconds(options_.keepintvl);
+    if (options_.keepcnt) c.keepalive_probes = uint8_t(options_.keepcnt);
+    if (options_.user_timeout_ms) c.user_timeout = Duration::millis(options_.user_timeout_ms);
+    if (options_.max_seg) c.max_seg = uint16_t(options_.max_seg);
+    if (options_.syncnt) c.syn_retries = uint8_t(options_.syncnt);
+    if (options_.linger2 > 0) c.fin_timeout = Duration::seconds(options_.linger2);
+    if (options_.window_clamp) c.window_clamp = uint32_t(options_.window_clamp);
+    if (options_.sndbuf) c.send_buffer = c.send_buffer_max = uint32_t(options_.sndbuf);
+    if (options_.rcvbuf) c.receive_buffer = c.receive_buffer_max = uint32_t(options_.rcvbuf);
+    if (options_.congestion >= 0) c.cc = tcp::CcKind(options_.congestion);
+    if (options_.pacing) c.pacing_rate = options_.pacing;
+}
+
+// ---- Open
+
+Outcome TcpSocket::bind(int fd, const sockaddr* addr, socklen_t len) {
+    std::lock_guard guard(control_);
+    if (state() == SocketState::kernel) return Outcome::kernel();
+    const int result = sys::bind(fd, addr, len);
+    if (result < 0) return Outcome::error(-result);
+    bound_ = true;
+    sockaddr_storage name{};
+    socklen_t size = sizeof name;
+    if (sys::getsockname(fd, reinterpret_cast<sockaddr*>(&name), &size) == 0)
+        Endpoint::from_sockaddr(reinterpret_cast<sockaddr*>(&name), size, local_);
+    return Outcome::value(0);
+}
+
+Reason TcpSocket::obstacle(int fd, const Endpoint& to, Role role, Way& way) {
+    if (!to.addr.is_v4() || to.port == 0) return Reason::family;
+    if (to.addr.is_any() || to.addr.is_loopback() || to.addr.is_multicast())
+        return Reason::loopback;
+    Reason why = Reason::none;
+    if (space_ == nullptr) space_ = Runtime::namespace_of(fd, &why);
+    if (space_ == nullptr) return why;
+    const auto view = space_->monitor().view();
+    RouteQuery query;
+    query.dst = to.addr;
+    query.src = local_.addr;
+    query.protocol = IPPROTO_TCP;
+    query.dport = to.port;
+    query.tos = uint8_t(options_.tos);
+    query.mark = uint32_t(int_option(fd, SOL_SOCKET, SO_MARK));
+    query.oif = int_option(fd, SOL_SOCKET, SO_BINDTOIFINDEX);
+    const auto route = view->route(query);
+    if (!route) return Reason::no_route;
+    if (route->type == RouteType::local) return Reason::loopback;
+    if (route->type != RouteType::unicast) return Reason::broadcast;
+    way.local = {local_.addr.is_any() ? route->source : local_.addr, local_.port};
+    const bool client = role == Role::tcp_client;
+    const Rules& rules = Runtime::snapshot().rules;
+    const bool offload =
+        client ? rules.decide(role, to, &way.local).offload : rules.decide(role, way.local).offload;
+    if (!offload) return Reason::rule;
+    if (space_->policy()) {
+        FlowQuery flow;
+        flow.protocol = IPPROTO_TCP;
+        flow.local = way.local;
+        flow.remote = to;
+        flow.ifindex = route->oif;
+        flow.mark = query.mark;
+        flow.role = client ? FlowRole::active : FlowRole::passive;
+        std::string culprit;
+        why = space_->policy()->check(flow, *view, &culprit);
+        if (why != Reason::none) {
+            vma_log(info, "sock", "fd {}: the connection stays with the kernel ({}): {}", fd,
+                    reason_name(why), culprit);
+            return why;
+        }
+    }
+    way.shard = space_->shard(route->oif, &why);
+    if (way.shard == nullptr) return why;
+    way.mtu = route->mtu;
+    TcpPath& path = way.path;
+    path.ifindex = route->oif;
+    path.next_hop = route->next_hop;
+    path.ttl = uint8_t(options_.ttl ? options_.ttl : int_option(fd, IPPROTO_IP, IP_TTL, 64));
+    path.tos = uint8_t(options_.tos);
+    const Neighbor neighbor = space_->monitor().neighbor(path.ifindex, path.next_hop);
+    path.neighbor_generation = space_->monitor().neighbor_generation();
+    path.resolved = neighbor.sendable();
+    path.dst_mac = neighbor.mac;
+    return Reason::none;
+}
+
+// The kernel keeps the port space: binds the twin to a free port of the automatic range whose tuple is not in TIME_WAIT here,
+// which the kernel would not know of. 0: there is none.
+uint16_t TcpSocket::take_port(int fd, const IpAddr& from, const Endpoint& to, Shard& shard) {
+    constexpr unsigned kTries = 256;
+    static std::atomic<uint64_t> seed{0};
+    const PortRange range = automatic_ports();
+    Rng rng(seed.fetch_add(0x9e3779b97f4a7c15u, std::memory_order_relaxed) ^
+            uint64_t(monotonic_now().ns));
+    for (unsigned i = 0; range.count != 0 && i < kTries; i++) {
+        const Endpoint candidate{from, uint16_t(range.first + rng.below(range.count))};
+        {
+            LeaseGuard lease(shard.lease());
+            if (!shard.tcp().may_connect({candidate, to}, monotonic_now())) continue;
+        }
+        const sockaddr_in sin = candidate.to_sockaddr_in();
+        if (sys::bind(fd, reinterpret_cast<const sockaddr*>(&sin), sizeof sin) == 0)
+            return candidate.port;
+    }
+    // Nearly every port is in use, or only the kernel can choose (reserved ports).
+    sockaddr_in sin = Endpoint{from, 0}.to_sockaddr_in();
+    if (sys::bind(fd, reinterpret_cast<const sockaddr*>(&sin), sizeof sin) < 0) return 0;
+    socklen_t size = sizeof sin;
+    sys::getsockname(fd, reinterpret_cast<sockaddr*>(&sin), &size);
+    return __builtin_bswap16(sin.sin_port);
+}
+
+Outcome TcpSocket::connect_result() {
+    LeaseGuard lease(shard_->lease());
+    const int error = take_error();
+    if (connection_ == nullptr && state() == SocketState::kernel) {  // made, and handed back since
+        connect_reported_ = true;
+        return Outcome::value(0);
+    }
+    if (error == 0 && connection_ && connection_->tcb.state != tcp::State::CLOSED) {
+        connect_reported_ = true;
+        return Outcome::value(0);
+    }
+    // Told once; then the socket is as before connect() and may try again. Its twin keeps the port.
+    phase_.store(Phase::fresh, std::memory_order_release);
+    update_ready();
+    return Outcome::error(error ? error : ECONNABORTED);
+}
+
+// connect() on a socket that is connecting or connected.
+Outcome TcpSocket::connect_again() {
+    bool opening;
+    {
+        LeaseGuard lease(shard_->lease());
+        shard_->poll();
+        opening = connection_ && connection_->tcb.state == tcp::State::SYN_SENT;
+    }
+    if (opening) return nonblocking() ? Outcome::error(EALREADY) : wait_connected(EALREADY);
+    return connect_reported_ ? Outcome::error(EISCONN) : connect_result();
+}
+
+// What is left of an attempt that failed.
+void TcpSocket::drop_failed_connection() {
+    if (connection_ == nullptr) return;
+    LeaseGuard lease(shard_->lease());
+    TcpConnection* c = connection_;
+    connection_ = nullptr;
+    shard_->tcp().release_owner(*c, 0, monotonic_now());
+}
+
+Outcome TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
+    {
+        std::lock_guard guard(control_);
+        if (state() == SocketState::kernel) return Outcome::kernel();
+        const Phase phase = phase_.load(std::memory_order_relaxed);
+        if (phase == Phase::kernel_listener || phase == Phase::listening)
+            return Outcome::error(EISCONN);
+        if (phase == Phase::connected || phase == Phase::connecting) {
+            const bool nobody =
+                addr && len >= sizeof addr->sa_family && addr->sa_family == AF_UNSPEC;
+            return nobody ? disconnect() : connect_again();
+        }
+        drop_failed_connection();
+        Endpoint to;
+        if (!Endpoint::from_sockaddr(addr, len, to)) return Outcome::kernel();
+        Way way;
+        const Reason why = obstacle(fd, to, Role::tcp_client, way);
+        if (why != Reason::none) {
+            become_kernel(why);
+            return Outcome::kernel();
+        }
+        Endpoint& local = way.local;
+        Shard* const shard = way.shard;
+        if (!bound_ || local.port == 0) {
+            local.port = take_port(fd, local.addr, to, *shard);
+            if (local.port == 0) return Outcome::error(EADDRNOTAVAIL);
+            bound_ = true;
+        }
+        tcp::TcpConfig config = tcp_defaults(Runtime::options(), shard->caps(), way.mtu);
+        apply_options(config);
+        broker_watch(*shard);
+        LeaseGuard lease(shard->lease());
+        ready_.store(0, std::memory_order_release);
+        phase_.store(Phase::connecting, std::memory_order_release);
+        const auto connection = shard->tcp().connect({local, to}, config, way.path,
+                                                     space_->monitor(), this, monotonic_now());
+        if (!connection) {
+            phase_.store(Phase::fresh, std::memory_order_release);
+            return Outcome::error(connection.error());
+        }
+        connection_ = *connection;
+        shard_ = shard;
+        local_ = local;
+        remote_ = to;
+        reason_.store(Reason::none, std::memory_order_relaxed);
+        state_.store(SocketState::offloaded, std::memory_order_release);
+        update_ready();
+        shard->tcp().flush(monotonic_now());
+    }
+    publish_state();
+    if (nonblocking()) return Outcome::error(EINPROGRESS);
+    return wait_connected(EINPROGRESS);
+}
+
+// connect(AF_UNSPEC): the connection is reset, the socket is as before connect(). Under control_.
+Outcome TcpSocket::disconnect() {
+    LeaseGuard lease(shard_->lease());
+    const Instant now = monotonic_now();
+    TcpConnection* c = connection_;
+    tcp::Actions actions;
+    if (c->tcb.state != tcp::State::CLOSED && c->tcb.state != tcp::State::TIME_WAIT)
+        so_error_.store(ECONNRESET, std::memory_order_relaxed);
+    connection_ = nullptr;
+    tcp::abort(c->tcb, 0, actions);
+    shard_->tcp().absorb(*c, actions, now);
+    shard_->tcp().release_owner(*c, 0, now);
+    shard_->tcp().flush(now);
+    connect_reported_ = false;
+    phase_.store(Phase::fresh, std::memory_order_release);
+    update_ready();
+    watch.notify();
+    return Outcome::value(0);
+}
+
+Outcome TcpSocket::wait_connected(int on_timeout) {
+    ConditionTarget target(*this, shard_, [this] {
+        return connection_ == nullptr ||  // another thread ended the attempt
+               connection_->tcb.state != tcp::State::SYN_SENT;
+    });
+    WaitLimits limits = Context::receive_limits();
+    const int64_t timeout = sndtimeo_ns_.load(std::memory_order_relaxed);
+    if (timeout) limits.deadline = monotonic_now() + Duration{timeout};
+    switch (wait_until(target, read_governor_, limits)) {
+        case WaitEnd::ready:
+            return connect_result();
+        case WaitEnd::timeout:
+            return Outcome::error(on_timeout);
+        case WaitEnd::interrupted:
+            break;
+    }
+    // connect(2) is not restarted by repeating it: the connection goes on being made.
+    return Outcome::error(EINTR);
+}
+
+}  // namespace vma::sock
