@@ -99,15 +99,15 @@ class Prefork(case.NetCase):
         clients = [self.client(PORT + 1) for _ in range(CONNECTIONS)]
         resets, before = self.resets_and_segments()
         for s in clients:
-            stream = s.makefile("rb")
-            for _ in range(100):
-                s.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-                length = 0
-                self.assertIn(b"200", stream.readline())
-                while (line := stream.readline()) not in (b"\r\n", b""):
-                    if line.lower().startswith(b"content-length:"):
-                        length = int(line.split(b":")[1])
-                self.assertEqual(stream.read(length), text.encode())
+            with s.makefile("rb") as stream:
+                for _ in range(100):
+                    s.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+                    length = 0
+                    self.assertIn(b"200", stream.readline())
+                    while (line := stream.readline()) not in (b"\r\n", b""):
+                        if line.lower().startswith(b"content-length:"):
+                            length = int(line.split(b":")[1])
+                    self.assertEqual(stream.read(length), text.encode())
         after, segments = self.resets_and_segments()
         self.assertEqual(after, resets)
         self.assertLess(segments - before, CONNECTIONS * 60)
