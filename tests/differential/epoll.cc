@@ -266,6 +266,7 @@ void epoll_listener::a() {
     const int s = dialled();
     SEE(put(s, "x"));
     step("sent");
+    step("read");
     close(s);
     step("closed");
 }
@@ -283,6 +284,7 @@ void epoll_listener::b() {
     SEE(until_bytes(c, 1));
     SEE(events(ep, {l, c}, 5000));
     SEE(got(c));
+    step("read");
     step("closed");
     SEE(events(ep, {l, c}, 5000));
     SEE(got(c));

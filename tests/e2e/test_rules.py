@@ -137,6 +137,7 @@ class Reload(Rules):
     def test_who_does_not_answer(self):
         self.begin("# none\n")
         self.bound("one", PORT + 1)
+        self.assertTrue(eventually(lambda: "unchanged" in self.reload()), "the internal thread does not answer")
         self.program.send_signal(signal.SIGSTOP)
         self.assertIn("does not answer", self.reload(status=1))
         self.program.send_signal(signal.SIGCONT)

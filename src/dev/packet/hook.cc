@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include <atomic>
 #include <cerrno>
@@ -21,6 +22,7 @@ namespace {
 
 constexpr unsigned kMostHooks = 16;  // namespaces of one process
 constexpr char kRxName[] = "vma_rx";
+constexpr unsigned kLinkTries = 500;  // a millisecond each
 
 // Hooks of this process. A forked child starts empty: what the parent had is not in it.
 struct Registry {
@@ -67,6 +69,17 @@ class Companion {
     bool running_ = false;
     uint32_t slot_ = 0;
 };
+
+// The link that has the program on the interface, another process's or a new one. -errno.
+int share_link(int ifindex, uint32_t type, int program, uint32_t program_id) {
+    bpf::Attached found[64];
+    const int n = bpf::attached(ifindex, type, found, 64);
+    if (n < 0) return n;
+    int fd = -1;
+    for (int i = 0; i < n && i < 64 && fd < 0; ++i)
+        if (found[i].program == program_id) fd = bpf::link_by_id(found[i].link);
+    return fd >= 0 ? fd : bpf::attach_tcx(program, ifindex, type);
+}
 
 Status fail(std::string* why, int error, std::string text) {
     if (why) *why = std::move(text);
@@ -318,13 +331,13 @@ Status Hook::ensure_link(int ifindex, uint32_t type, int program, uint32_t progr
         }
     }
     if (!place) return Errno{ENFILE};
-    bpf::Attached found[64];
-    const int n = bpf::attached(ifindex, type, found, 64);
-    if (n < 0) return Errno{-n};
-    int fd = -1;
-    for (int i = 0; i < n && i < 64 && fd < 0; ++i)
-        if (found[i].program == program_id) fd = bpf::link_by_id(found[i].link);
-    if (fd < 0) fd = bpf::attach_tcx(program, ifindex, type);
+    int fd = share_link(ifindex, type, program, program_id);
+    // A link whose last holder has just gone cannot be had any more, and is still in the way until the kernel has put it away.
+    for (unsigned i = 0; fd == -EEXIST && i < kLinkTries; ++i) {
+        const timespec pause{0, 1'000'000};
+        sys::raw(SYS_nanosleep, sys::ptr(&pause), 0);
+        fd = share_link(ifindex, type, program, program_id);
+    }
     if (fd < 0) return Errno{-fd};
     if (Status s = place->fd.adopt(fd); !s) return s;
     place->ifindex = ifindex;
