@@ -1,5 +1,5 @@
 // Adoption: a connection that the kernel has made moves into a shard (process-model.md section 5; the order and why nothing
-// is lost in docs/decisions/0007-adoption.md).
+// is lost in docs/decisions/0009-adoption.md).
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
