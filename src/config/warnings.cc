@@ -99,8 +99,8 @@ void warn_no_daemon(const DaemonFacts& f, const LineSink& sink) {
     box(sink,
         {fmt::format("No daemon: this version has no vmad, and nothing is written to {}",
                      f.directory),
-         "(VMA_VMAD_NOTIFY_DIR). Peers of a process that is killed see a reset when they write;",
-         "a ring needs the capabilities in the process itself."});
+         "(VMA_VMAD_NOTIFY_DIR). What a killed process leaves is cared for by its broker, if it was",
+         "privileged (VMA_BROKER); a ring needs the capabilities in the process itself."});
 }
 
 }  // namespace vma
