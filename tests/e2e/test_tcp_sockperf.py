@@ -22,7 +22,7 @@ WAITS = {
     "epoll": {"iomux": "epoll", "sockets": 20},
 }
 ENDS = {"both": (True, True), "client": (True, False), "server": (False, True)}
-SLACK = 60  # segments of set-up: handshakes and ends of up to 20 connections
+SLACK = 120  # segments of handshakes and, after the hand-back at exit, of the ends of up to 20 connections
 
 
 class Sockperf(case.NetCase):

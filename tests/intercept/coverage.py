@@ -24,7 +24,7 @@ CONCERNS = re.compile(
 # What the expression catches by accident.
 UNRELATED = re.compile(
     r"pthread_(mutex|cond|rwlock|barrier|attr|key|spin|once|condattr|mutexattr|rwlockattr)|^sem_|regexec|is(print|wprint)|thrd|cnd_"
-    r"|getgroups|__vs?n?printf|isprint|iswprint|scheduler|readpassphrase|^s?n?printf$|^_Z|significand|sigstack|pthread_[gs]et(specific|name|affinity)"
+    r"|getgroups|__vs?n?printf|isprint|iswprint|scheduler|copysign|readpassphrase|^s?n?printf$|^_Z|significand|sigstack|pthread_[gs]et(specific|name|affinity)"
     r"|pthread_(self|equal|getcpuclockid|getattr_np|getspecific)|assign|mbsrtowcs|bindtextdomain|bind_textdomain|^strn?dup$|__pthread_key_create")
 
 # Our own, and liburing's.
