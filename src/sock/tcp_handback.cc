@@ -185,6 +185,10 @@ void tcp_orphans_to_kernel() {
             int fd = held_port(c->orphan_token);
             const bool bound = fd >= 0;
             if (!bound) fd = sys::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
+            // A program that starts again must get its port although this one is in TIME_WAIT.
+            const int reuse = 1;
+            if (fd >= 0 && !bound)
+                sys::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof reuse);
             if (fd < 0 || !move_to_kernel(*shard, *c, fd, Reason::exiting)) c->error = EBUSY;
             if (fd >= 0 && !bound) sys::close(fd);
         }
