@@ -29,7 +29,10 @@ bool mask_would_interrupt(const sigset_t* mask) {
     return sys::blocking_ppoll(nullptr, 0, &zero, mask) == -EINTR;
 }
 
-// Sleeps until something may have changed. Returns -EINTR, else >= 0.
+constexpr int kReady = INT32_MAX;
+
+// Sleeps until something may have changed. Returns -EINTR, kReady when the target said so (it is not asked again: what an
+// accept or a receive took with that answer would be lost), else >= 0.
 int sleep_once(WaitTarget& target, const WaitLimits& limits, Instant now) {
     Sleeper sleeper;
     sleeper.thread = ThreadSleep::mine();
@@ -50,7 +53,8 @@ int sleep_once(WaitTarget& target, const WaitLimits& limits, Instant now) {
     const size_t own = count;
 
     int result = 0;
-    if (!pending && !target.ready(false)) {
+    const bool ready = !pending && target.ready(false);
+    if (!pending && !ready) {
         // The kernel wants one array: the caller's descriptors are copied behind ours and the answers copied back.
         pollfd* all = fds;
         const size_t total = own + kernel.size();
@@ -87,7 +91,7 @@ int sleep_once(WaitTarget& target, const WaitLimits& limits, Instant now) {
         uint64_t drained;
         sys::read(sleeper.thread->event.fd(), &drained, sizeof drained);
     }
-    return result;
+    return ready ? kReady : result;
 }
 
 }  // namespace
@@ -143,6 +147,7 @@ WaitEnd wait_until(WaitTarget& target, SpinGovernor& governor, const WaitLimits&
         }
         const int slept = sleep_once(target, limits, now);
         if (slept == -EINTR) return finish(WaitEnd::interrupted);
+        if (slept == kReady) return finish(WaitEnd::ready);
         target.progress();
         TwinEvents::drain();
         if (target.ready(true)) return finish(WaitEnd::ready);
