@@ -93,14 +93,13 @@ class PollSet final : public WaitTarget {
     bool ours() const { return ours_ != 0; }
 
     bool ready(bool slept) override {
-        // A member that was handed back meanwhile is the kernel's to watch. Not while hooks of ours are in its list: then
-        // the caller only learns that it must not sleep.
-        if (watched_ && any_moved()) return true;
+        // A member that was handed back meanwhile is the kernel's to watch. Not while hooks of ours are in its list: until
+        // then (may_sleep) it counts for nothing.
         if (!watched_) follow_moved();
         count = 0;
         for (nfds_t i = 0; i < n_; i++) {
             fds_[i].revents = 0;
-            if (Pollable* member = members_.data()[i]) {
+            if (Pollable* member = members_.data()[i]; member && !(watched_ && moved(member))) {
                 const uint32_t events = member->poll_events() &
                                         (uint32_t(uint16_t(fds_[i].events)) | POLLERR | POLLHUP);
                 fds_[i].revents = short(events);
@@ -123,6 +122,11 @@ class PollSet final : public WaitTarget {
                     out.revents = short(out.revents | kernel_.data()[k].revents);
                 }
         return count != 0;
+    }
+    bool may_sleep() override {
+        for (nfds_t i = 0; i < n_; i++)
+            if (moved(members_.data()[i])) return false;
+        return true;
     }
     void watch(Sleeper& sleeper) override {
         watched_ = true;
@@ -157,11 +161,6 @@ class PollSet final : public WaitTarget {
     static bool moved(Pollable* member) {
         return member && member->kind == ObjectKind::tcp &&
                static_cast<TcpSocket*>(member)->state() == SocketState::kernel;
-    }
-    bool any_moved() {
-        for (nfds_t i = 0; i < n_; i++)
-            if (moved(members_.data()[i])) return true;
-        return false;
     }
     void follow_moved() {
         for (nfds_t i = 0; i < n_; i++) {

@@ -31,8 +31,7 @@ bool mask_would_interrupt(const sigset_t* mask) {
 
 constexpr int kReady = INT32_MAX;
 
-// Sleeps until something may have changed. Returns -EINTR, kReady when the target said so (it is not asked again: what an
-// accept or a receive took with that answer would be lost), else >= 0.
+// Sleeps until something may have changed. Returns -EINTR, kReady when the target said so, else >= 0.
 int sleep_once(WaitTarget& target, const WaitLimits& limits, Instant now) {
     Sleeper sleeper;
     sleeper.thread = ThreadSleep::mine();
@@ -43,7 +42,7 @@ int sleep_once(WaitTarget& target, const WaitLimits& limits, Instant now) {
     std::array<pollfd, kMaxPollFds> few;
     pollfd* fds = few.data();
     size_t count = 0;
-    bool pending = false;
+    bool pending = !target.may_sleep();
     for (Shard* shard : shards) {
         if (!shard->arm()) pending = true;
         if (count < kMaxPollFds - 2) fds[count++] = {shard->wake_fd(), POLLIN, 0};

@@ -33,9 +33,12 @@ enum class WaitEnd : uint8_t { ready, timeout, interrupted };
 // What is waited for.
 class WaitTarget {
   public:
-    // True when the caller can proceed. Must look at everything that counts, own and kernel side; cheap; called often.
+    // True when the caller can proceed: it is not asked again then, so a yes may take what is there. Must look at everything
+    // that counts, own and kernel side; cheap; called often, also between watch() and unwatch().
     // `slept`: revents of kernel_fds() were just filled by the kernel (else they are stale).
     virtual bool ready(bool slept) = 0;
+    // Asked between watch() and the sleep: false when the target has to be looked at anew outside them.
+    virtual bool may_sleep() { return true; }
     virtual void watch(Sleeper& sleeper) = 0;
     virtual void unwatch(Sleeper& sleeper) = 0;
     // Shards to poll while spinning and to arm while asleep.
