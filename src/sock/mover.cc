@@ -1,10 +1,8 @@
 #include "sock/mover.h"
 
-#include <linux/capability.h>
-
 #include <atomic>
 
-#include "base/sys.h"
+#include "broker/spawn.h"
 
 namespace vma::sock {
 namespace {
@@ -31,21 +29,14 @@ class OwnMover final : public Mover {
 OwnMover g_own;
 std::atomic<Mover*> g_broker{nullptr}, g_only{nullptr};
 
-bool capable() {
-    __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-    __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {};
-    return sys::raw(SYS_capget, sys::ptr(&header), sys::ptr(data)) == 0 &&
-           (data[CAP_TO_INDEX(CAP_NET_ADMIN)].effective & CAP_TO_MASK(CAP_NET_ADMIN));
-}
-
 }  // namespace
 
 Mover& own_mover() { return g_own; }
 
 Mover& mover() {
     if (Mover* const only = g_only.load(std::memory_order_acquire)) return *only;
-    Mover* const broker = g_broker.load(std::memory_order_acquire);
-    return broker && !capable() ? *broker : g_own;
+    Mover* const other = g_broker.load(std::memory_order_acquire);
+    return other && !broker::has_net_admin() ? *other : g_own;
 }
 
 void set_broker_mover(Mover* broker) { g_broker.store(broker, std::memory_order_release); }
