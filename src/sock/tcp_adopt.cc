@@ -17,6 +17,7 @@
 #include "sock/epoll.h"
 #include "sock/fd_table.h"
 #include "sock/mover.h"
+#include "sock/option_rows.h"
 #include "sock/tcp_socket.h"
 
 namespace vma::sock {

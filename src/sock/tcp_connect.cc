@@ -1,4 +1,5 @@
 // Opening: bind, connect and how a connection attempt ends.
+#include "sock/option_rows.h"
 #include "sock/tcp_socket.h"
 
 #include <errno.h>

@@ -14,6 +14,7 @@
 #include "sock/broker_link.h"
 #include "sock/context.h"
 #include "sock/fd_table.h"
+#include "sock/option_rows.h"
 #include "sock/tcp_socket.h"
 
 namespace vma::sock {

@@ -11,20 +11,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "sock/option_rows.h"
 #include "sock/tcp_socket.h"
-
-#ifndef SO_BINDTOIFINDEX
-#define SO_BINDTOIFINDEX 62
-#endif
-#ifndef SO_PREFER_BUSY_POLL
-#define SO_PREFER_BUSY_POLL 69
-#endif
-#ifndef SO_BUSY_POLL_BUDGET
-#define SO_BUSY_POLL_BUDGET 70
-#endif
-#ifndef IP_LOCAL_PORT_RANGE
-#define IP_LOCAL_PORT_RANGE 51
-#endif
 
 namespace vma::sock {
 namespace {
@@ -39,22 +27,6 @@ constexpr Row kRows[] = {
 #include "sock/tcp_options.def"
 #undef TCP_OPTION
 };
-
-Effect effect_of(int level, int name) {
-    const auto* row = std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) {
-        return r.level == level && r.name == name;
-    });
-    return row == std::end(kRows) ? Effect::to_kernel : row->effect;
-}
-
-int number(const void* value, socklen_t len) {
-    int n = 0;
-    if (len >= sizeof n)
-        std::memcpy(&n, value, sizeof n);
-    else if (len >= 1)
-        n = *static_cast<const uint8_t*>(value);
-    return n;
-}
 
 Outcome put(const void* from, size_t size, void* value, socklen_t* len) {
     if (int(*len) < 0) return Outcome::error(EINVAL);
@@ -148,7 +120,7 @@ void TcpSocket::config_changed() {
 }
 
 Outcome TcpSocket::set_option(int fd, int level, int name, const void* value, socklen_t len) {
-    const Effect effect = effect_of(level, name);
+    const Effect effect = effect_in(kRows, level, name);
     if (state() == SocketState::kernel && effect == Effect::to_kernel) never_adopt();
     if (Outcome kernel; in_kernel(&kernel)) return kernel;
     const bool live = state() == SocketState::offloaded;
@@ -178,7 +150,7 @@ Outcome TcpSocket::set_option(int fd, int level, int name, const void* value, so
 
 // After the twin has accepted it. True: a live connection must hear of it.
 bool TcpSocket::apply_option(int fd, int level, int name, const void* value, socklen_t len) {
-    const int n = value ? number(value, len) : 0;
+    const int n = value ? option_number(value, len) : 0;
     if (level == SOL_SOCKET) return apply_socket_option(fd, name, n, value, len);
     if (level == IPPROTO_IP) {
         if (name == IP_TOS)

@@ -29,12 +29,6 @@ Sink g_sink;
 
 TcpSink& tcp_sink() { return g_sink; }
 
-int int_option(int fd, int level, int name, int otherwise) {
-    int value = otherwise;
-    socklen_t len = sizeof value;
-    return sys::getsockopt(fd, level, name, &value, &len) == 0 ? value : otherwise;
-}
-
 TcpSocket* TcpSocket::create(int fd, int type, int protocol) {
     bool recycled;
     void* memory = g_slab.take(&recycled);

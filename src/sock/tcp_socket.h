@@ -219,7 +219,6 @@ void tcp_forget_in_child();
 int held_port(uint64_t token);
 void give_port(uint64_t token);
 void tcp_close_forget_in_child();
-int int_option(int fd, int level, int name, int otherwise = 0);
 // Orphans with data or a FIN on the way become the kernel's, as far as they can. For process exit.
 void tcp_orphans_to_kernel();
 // Orphans with data that is not acknowledged: waits until they are done, at most `bound`. For process exit.

@@ -9,20 +9,8 @@
 #include "base/log.h"
 #include "config/warnings.h"
 #include "engine/surroundings.h"
+#include "sock/option_rows.h"
 #include "sock/udp_socket.h"
-
-#ifndef SO_BINDTOIFINDEX
-#define SO_BINDTOIFINDEX 62
-#endif
-#ifndef SO_PREFER_BUSY_POLL
-#define SO_PREFER_BUSY_POLL 69
-#endif
-#ifndef SO_BUSY_POLL_BUDGET
-#define SO_BUSY_POLL_BUDGET 70
-#endif
-#ifndef IP_LOCAL_PORT_RANGE
-#define IP_LOCAL_PORT_RANGE 51
-#endif
 
 namespace vma::sock {
 namespace {
@@ -51,22 +39,6 @@ constexpr Row kRows[] = {
 #include "sock/udp_options.def"
 #undef UDP_OPTION
 };
-
-Effect effect_of(int level, int name) {
-    const auto* row = std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) {
-        return r.level == level && r.name == name;
-    });
-    return row == std::end(kRows) ? Effect::to_kernel : row->effect;
-}
-
-bool on(const void* value, socklen_t len) {
-    int number = 0;
-    if (len >= sizeof number)
-        std::memcpy(&number, value, sizeof number);
-    else if (len >= 1)
-        number = *static_cast<const uint8_t*>(value);
-    return number != 0;
-}
 
 bool joins(int level, int name) {
     return level == IPPROTO_IP && (name == IP_ADD_MEMBERSHIP || name == IP_ADD_SOURCE_MEMBERSHIP ||
@@ -99,11 +71,11 @@ uint64_t rate_of(const void* value, socklen_t len) {
 
 Outcome UdpSocket::set_option(int fd, int level, int name, const void* value, socklen_t len) {
     if (state() == SocketState::kernel) return Outcome::kernel();
-    const Effect effect = effect_of(level, name);
+    const Effect effect = effect_in(kRows, level, name);
     const int result = sys::setsockopt(fd, level, name, value, len);
     if (result < 0) return Outcome::error(-result);
     auto want = [&](uint32_t bit) {
-        if (on(value, len))
+        if (option_number(value, len) != 0)
             wanted_.fetch_or(bit, std::memory_order_relaxed);
         else
             wanted_.fetch_and(~bit, std::memory_order_relaxed);

@@ -16,17 +16,12 @@
 #include "sock/epoll.h"
 #include "sock/fd_table.h"
 #include "sock/fork.h"
+#include "sock/option_rows.h"
 
 namespace vma::sock {
 namespace {
 
 Slab<UdpSocket> g_slab;
-
-int int_option(int fd, int level, int name, int otherwise = 0) {
-    int value = otherwise;
-    socklen_t len = sizeof value;
-    return sys::getsockopt(fd, level, name, &value, &len) == 0 ? value : otherwise;
-}
 
 // Reasons that concern only what is received; the socket may still send by the ring.
 bool only_receiving(Reason why) { return why == Reason::rule || why == Reason::multicast; }
