@@ -160,6 +160,7 @@ bool until(
     short
         events);  // waits, bounded, until all of these are there; false and a note when they do not come
 bool until_bytes(int fd, int n);  // until FIONREAD says at least n
+bool until_acknowledged(int fd);  // until SIOCOUTQ says that the peer has everything
 int state_of(int fd);             // TCP_INFO\'s state: TCP_ESTABLISHED ...
 bool until_state(int fd, int state);
 

@@ -1,4 +1,5 @@
 // Runs one role of one behaviour: behaviours --list | --run NAME ... (run.py gives the rest).
+#include <linux/sockios.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -454,6 +455,17 @@ bool until_bytes(int fd, int n) {
         poll(nullptr, 0, 1);
     }
     note("waited in vain for " + std::to_string(n) + " bytes, there are " + std::to_string(there));
+    return false;
+}
+
+bool until_acknowledged(int fd) {
+    const int64_t end = milliseconds() + kLimit;
+    int left = 0;
+    while (milliseconds() < end) {
+        if (ioctl(fd, SIOCOUTQ, &left) == 0 && left == 0) return true;
+        poll(nullptr, 0, 1);
+    }
+    note("waited in vain for the acknowledgement of " + std::to_string(left) + " bytes");
     return false;
 }
 

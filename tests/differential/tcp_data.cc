@@ -309,6 +309,7 @@ void send_oob::a() {
     SEE(put(s, "abc"));
     SEE(put(s, "X", MSG_OOB | MSG_NOSIGNAL));
     SEE(put(s, "def"));
+    SEE(until_acknowledged(s));
     step("sent");
     step("seen");
 }

@@ -19,6 +19,12 @@ SO_MAX_PACING_RATE = 47
 sockets = {}
 
 
+def say(text):
+    """In one write: print() makes two when unbuffered, and the library's log may come between them."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
 def obey(command, args):
     if command == "udp":
         name = args[0]
@@ -40,10 +46,10 @@ def obey(command, args):
     return "chdir"
 
 
-print("ready", os.getpid(), flush=True)
+say(f"ready {os.getpid()}")
 for line in sys.stdin:
     command, *args = line.split()
     try:
-        print(obey(command, args), flush=True)
+        say(obey(command, args))
     except OSError as error:
-        print("failed", errno.errorcode[error.errno], flush=True)
+        say(f"failed {errno.errorcode[error.errno]}")
