@@ -19,6 +19,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -28,6 +29,8 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <future>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -171,6 +174,34 @@ int64_t milliseconds();  // CLOCK_MONOTONIC
 std::string waited(int64_t begin, int least);
 void until_asleep(int tid);  // until the thread sleeps in the kernel; bounded
 int own_tid();
+// Runs from the constructor's return on; ended by join() at the latest in the destructor.
+class Thread {
+  public:
+    explicit Thread(std::function<void()> body);
+    ~Thread() { join(); }
+    Thread(const Thread&) = delete;
+    void sleeps();  // until it sleeps in the kernel; bounded
+    int cancel();
+    int kill(int number);
+    std::string join();  // bounded; "returned" or "cancelled"
+
+  private:
+    std::function<void()> body_;
+    std::promise<int> tid_;
+    int tid_value_ = 0;
+    pthread_t handle_{};
+    std::string joined_;
+};
+
+// ---- Signals
+
+void catch_signal(int number, int flags = 0);  // a handler that counts
+int caught();
+void forget_caught();      // counts from 0 again
+bool until_caught(int n);  // bounded
+
+// ---- Processes
+
 std::string outcome(int pid);  // of a child: "exit 0", "signal KILL"
 
 }  // namespace behave

@@ -29,6 +29,12 @@ void round_trip(int s, const Option (&rows)[N], bool defaults) {
     }
 }
 
+// The role whose peer tries options.
+void looks_on() {
+    connected();
+    step("over");
+}
+
 constexpr Option socket_rows[] = {ROW(SOL_SOCKET, SO_REUSEADDR, 0, 1, 7),
                                   ROW(SOL_SOCKET, SO_KEEPALIVE, 1, 0),
                                   ROW(SOL_SOCKET, SO_BROADCAST, 1, 0),
@@ -78,11 +84,7 @@ void options_socket::a() {
     round_trip(s, socket_rows, false);
     step("over");
 }
-void options_socket::b() {
-    const int s = connected();
-    round_trip(s, socket_rows, false);
-    step("over");
-}
+void options_socket::b() { options_socket::a(); }
 
 SOLO(options_fresh, "options of sockets that are not connected: defaults", a_kernel) {
     const int s = tcp(), u = udp();
@@ -156,10 +158,7 @@ void options_lengths::a() {
     SEE(getsockopt(s, IPPROTO_UDP, 1, &value, &len));
     step("over");
 }
-void options_lengths::b() {
-    connected();
-    step("over");
-}
+void options_lengths::b() { looks_on(); }
 
 BEHAVIOUR(options_times, "SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER: structures round trip, odd values");
 void options_times::a() {
@@ -184,10 +183,7 @@ void options_times::a() {
     }
     step("over");
 }
-void options_times::b() {
-    connected();
-    step("over");
-}
+void options_times::b() { looks_on(); }
 
 BEHAVIOUR(options_tcp_info, "TCP_INFO: state and counts that do not depend on time; lengths");
 void options_tcp_info::a() {
@@ -241,10 +237,7 @@ void options_congestion::a() {
     SEE(setsockopt(s, IPPROTO_TCP, TCP_CONGESTION, "", 0));
     step("over");
 }
-void options_congestion::b() {
-    connected();
-    step("over");
-}
+void options_congestion::b() { looks_on(); }
 
 BEHAVIOUR(options_udp_messages,
           "IP_PKTINFO, IP_RECVTTL, IP_RECVTOS, SO_TIMESTAMP: control messages of a datagram");

@@ -4,33 +4,17 @@
 #include <sys/syscall.h>
 
 #include <atomic>
-#include <thread>
 
 #include "differential/behaviour.h"
 
 namespace {
-std::atomic<int> g_caught{0};
-
-void catch_signal(int number, int flags) {
-    struct sigaction action {};
-    action.sa_handler = [](int) { g_caught++; };
-    action.sa_flags = flags;
-    sigaction(number, &action, nullptr);
-}
-
 // Sends SIGUSR1 to this thread once it sleeps.
-class Interrupt {
-  public:
+struct Interrupt : Thread {
     Interrupt()
-        : tid_(own_tid()), thread_([this] {
-              until_asleep(tid_);
-              syscall(SYS_tgkill, getpid(), tid_, SIGUSR1);
+        : Thread([tid = own_tid()] {
+              until_asleep(tid);
+              syscall(SYS_tgkill, getpid(), tid, SIGUSR1);
           }) {}
-    ~Interrupt() { thread_.join(); }
-
-  private:
-    int tid_;
-    std::thread thread_;
 };
 template <class Call>
 auto interrupted(Call call) {
@@ -45,17 +29,12 @@ void speaks() {
     step("over");
 }
 // Makes the other role speak once the handler has run.
-class Prompt {
-  public:
+struct Prompt : Thread {
     Prompt()
-        : thread_([] {
-              while (g_caught == 0) usleep(1000);
+        : Thread([] {
+              until_caught(1);
               step("speak");
           }) {}
-    ~Prompt() { thread_.join(); }
-
-  private:
-    std::thread thread_;
 };
 }  // namespace
 
@@ -69,7 +48,7 @@ void eintr_recv::a() {
         return read(s, &c, 1);
     }));
     SEE(interrupted([&] { return got(s, 10, MSG_WAITALL); }));
-    SEE(long(g_caught));
+    SEE(caught());
 }
 void eintr_recv::b() { silent(); }
 
@@ -81,7 +60,7 @@ void restart_recv::a() {
         Prompt prompt;
         SEE(interrupted([&] { return got(s); }));
     }
-    SEE(long(g_caught));
+    SEE(caught());
     step("over");
 }
 void restart_recv::b() { speaks(); }
@@ -92,7 +71,7 @@ void eintr_with_timeout::a() {
     set_time(s, SO_RCVTIMEO, 4000);
     catch_signal(SIGUSR1, SA_RESTART);
     SEE(interrupted([&] { return got(s); }));
-    SEE(long(g_caught));
+    SEE(caught());
 }
 void eintr_with_timeout::b() { silent(); }
 
@@ -106,17 +85,16 @@ void eintr_accept::b() {
     const int l = listening();
     catch_signal(SIGUSR1, 0);
     SEE(interrupted([&] { return accept(l, nullptr, nullptr); }));
-    g_caught = 0;
+    forget_caught();
     catch_signal(SIGUSR1, SA_RESTART);
     int c;
     {
-        std::thread prompt([] {
-            while (g_caught == 0) usleep(1000);
+        Thread prompt([] {
+            until_caught(1);
             step("speak");
             step("listening");
         });
         c = interrupted([&] { return accept(l, nullptr, nullptr); });
-        prompt.join();
     }
     on_ring(c);
     SEE(put(c, "x"));
@@ -173,7 +151,7 @@ void eintr_waits::a() {
     SEE(interrupted([&] { return pselect(s + 1, &in, nullptr, nullptr, &ts, nullptr); }));
     SEE(interrupted([&] { return epoll_wait(ep, &e, 1, 5000); }));
     SEE(interrupted([&] { return epoll_pwait(ep, &e, 1, 5000, nullptr); }));
-    SEE(long(g_caught));
+    SEE(caught());
 }
 void eintr_waits::b() { silent(); }
 
@@ -194,18 +172,18 @@ void masks_of_waits::a() {
     raise(SIGUSR1);
     SEE(poll(&p, 1, 20));
     SEE(ppoll(&p, 1, &soon, nullptr));
-    SEE(long(g_caught));
+    SEE(caught());
     SEE(ppoll(&p, 1, &ts, &open_mask));
-    SEE(long(g_caught));
+    SEE(caught());
     raise(SIGUSR1);
     fd_set in;
     FD_ZERO(&in);
     FD_SET(s, &in);
     SEE(pselect(s + 1, &in, nullptr, nullptr, &ts, &open_mask));
-    SEE(long(g_caught));
+    SEE(caught());
     raise(SIGUSR1);
     SEE(epoll_pwait(ep, &e, 1, 5000, &open_mask));
-    SEE(long(g_caught));
+    SEE(caught());
     raise(SIGUSR1);
     p.events = POLLOUT;
     SEE(ppoll(&p, 1, &ts, &open_mask));  // ready: not interrupted
@@ -220,13 +198,13 @@ void eintr_udp::a() {
     const int s = udp_pair();
     catch_signal(SIGUSR1, 0);
     SEE(interrupted([&] { return got(s); }));
-    g_caught = 0;
+    forget_caught();
     catch_signal(SIGUSR1, SA_RESTART);
     {
         Prompt prompt;
         SEE(interrupted([&] { return got(s); }));
     }
-    SEE(long(g_caught));
+    SEE(caught());
 }
 void eintr_udp::b() {
     const int s = udp_pair();
@@ -242,11 +220,9 @@ void sigio::a() {
     SEE(fcntl(s, F_GETOWN) == getpid());
     SEE(fcntl(s, F_SETFL, O_RDWR | O_ASYNC));
     SEE((fcntl(s, F_GETFL) & O_ASYNC) != 0);
-    const int before = g_caught;
+    const int before = caught();
     step("speak");
-    const int64_t end = milliseconds() + 3000;
-    while (g_caught == before && milliseconds() < end) usleep(1000);
-    SEE(g_caught > before);
+    SEE(until_caught(before + 1));
     SEE(got(s));
     step("over");
 }
@@ -256,18 +232,19 @@ BEHAVIOUR(handler_uses_socket,
           "a handler may call socket functions while the call it interrupted waits");
 namespace {
 int g_socket = -1;
-}
+std::atomic<int> g_calls{0};
+}  // namespace
 void handler_uses_socket::a() {
     g_socket = connected();
     struct sigaction action {};
     action.sa_handler = [](int) {
-        g_caught++;
+        g_calls++;
         put(g_socket, "from the handler");
     };
     action.sa_flags = SA_RESTART;
     sigaction(SIGUSR1, &action, nullptr);
     SEE(interrupted([&] { return got(g_socket); }));
-    SEE(long(g_caught));
+    SEE(int(g_calls));
 }
 void handler_uses_socket::b() {
     const int s = connected();

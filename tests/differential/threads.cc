@@ -1,39 +1,14 @@
 // Several threads on one socket.
-#include <pthread.h>
-#include <sys/syscall.h>
-
 #include <atomic>
 #include <thread>
 
 #include "differential/behaviour.h"
 
-namespace {
-// Runs `call` in another thread; ready() returns when that thread sleeps.
-class Blocked {
-  public:
-    template <class Call>
-    explicit Blocked(Call call)
-        : thread_([this, call] {
-              tid_ = own_tid();
-              call();
-          }) {}
-    void sleeps() {
-        while (tid_ == 0) usleep(100);
-        until_asleep(tid_);
-    }
-    void join() { thread_.join(); }
-
-  private:
-    std::atomic<int> tid_{0};
-    std::thread thread_;
-};
-}  // namespace
-
 BEHAVIOUR(shutdown_wakes_reader, "shutdown() wakes a thread that is blocked in recv()");
 void shutdown_wakes_reader::a() {
     const int s = connected();
     std::string seen;
-    Blocked reader([&] { seen = got(s); });
+    Thread reader([&] { seen = got(s); });
     reader.sleeps();
     SEE(shutdown(s, SHUT_RD));
     reader.join();
@@ -46,7 +21,7 @@ BEHAVIOUR(close_beside_reader,
 void close_beside_reader::a() {
     const int s = connected();
     std::string seen;
-    Blocked reader([&] { seen = got(s); });
+    Thread reader([&] { seen = got(s); });
     reader.sleeps();
     SEE(close(s));
     step("closed");
@@ -72,7 +47,7 @@ void shutdown_wakes_acceptor::b() {
     const int l = listening();
     on_ring(l);
     std::string seen;
-    Blocked acceptor(
+    Thread acceptor(
         [&] { seen = accept(l, nullptr, nullptr) < 0 ? strerrorname_np(errno) : "accepted"; });
     acceptor.sleeps();
     SEE(shutdown(l, SHUT_RDWR));
@@ -117,7 +92,7 @@ void two_readers::a() {
         ssize_t n;
         while ((n = recv(s, buffer, sizeof buffer, 0)) > 0) total += int(n);
     };
-    Blocked one(reads), two(reads);
+    Thread one(reads), two(reads);
     one.sleeps();
     two.sleeps();
     step("both");
@@ -148,28 +123,16 @@ BEHAVIOUR(cancelled_in_recv,
           "pthread_cancel() of a thread in recv(): its clean-up runs, the socket works on");
 void cancelled_in_recv::a() {
     const int s = connected();
-    static std::atomic<int> tid{0};
-    static int fd;
-    static bool cleaned = false;
-    fd = s;
-    pthread_t thread;
-    pthread_create(
-        &thread, nullptr,
-        [](void*) -> void* {
-            pthread_cleanup_push([](void*) { cleaned = true; }, nullptr);
-            tid = own_tid();
-            char c;
-            recv(fd, &c, 1, 0);
-            pthread_cleanup_pop(0);
-            return nullptr;
-        },
-        nullptr);
-    while (tid == 0) usleep(100);
-    until_asleep(tid);
-    SEE(pthread_cancel(thread));
-    void* result = nullptr;
-    SEE(pthread_join(thread, &result));
-    SEE(result == PTHREAD_CANCELED);
+    bool cleaned = false;
+    Thread reader([&] {
+        pthread_cleanup_push([](void* flag) { *static_cast<bool*>(flag) = true; }, &cleaned);
+        char c;
+        recv(s, &c, 1, 0);
+        pthread_cleanup_pop(0);
+    });
+    reader.sleeps();
+    SEE(reader.cancel());
+    SEE(reader.join());
     SEE(cleaned);
     step("cancelled");
     SEE(got(s, 5, MSG_WAITALL));

@@ -6,7 +6,8 @@
 // Both ends send pseudo-random bytes, each until the one that moves its connection (cycles > 0, run with libvma_move.so)
 // has done so: it closes its direction then, and the other one does when it has seen that. bytes: what a move waits for, in each
 // direction that is open, before the next. half: whose direction is closed before the first move. stall: nobody reads
-// before the last move (send() of the other end stops at a closed window), so the queues are full in every move. fail:
+// before the last move (send() of the other end stops at a closed window), so the queues are full in every move; the end that
+// does not move reads when a line comes on its standard input. fail:
 // every step of a move is made to fail once before it is let through. least: bytes that the
 // one that does not move sends at least. Prints "sent N SHA", "received N SHA" and, if it moves,
 // "moved N back MEDIAN MAX adopt MEDIAN MAX" in microseconds. Every wait is bounded: by alarm().
@@ -24,8 +25,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -53,9 +57,33 @@ std::atomic<bool> sender_done{false};
     exit(1);
 }
 
-void nap(long us) {
-    const timespec t{us / 1000000, us % 1000000 * 1000};
-    nanosleep(&t, nullptr);
+// Whoever waits for one of the above does it here; news() is said at each change.
+std::mutex news_lock;
+std::condition_variable news_come;
+void news() {
+    const std::lock_guard hold(news_lock);
+    news_come.notify_all();
+}
+template <class Done>
+void until(Done done) {
+    std::unique_lock hold(news_lock);
+    news_come.wait(hold, done);
+}
+void tell(std::atomic<bool>& what) {
+    what = true;
+    news();
+}
+
+// Until the socket may be ready, or there is other news. Mostly not in the kernel: an adoption waits until nobody is there with
+// the socket.
+void until_ready(short events, unsigned& waits) {
+    if (++waits % 4 == 0) {
+        pollfd p{connection, events, 0};
+        poll(&p, 1, 2);
+        return;
+    }
+    std::unique_lock hold(news_lock);
+    news_come.wait_for(hold, std::chrono::microseconds(300));
 }
 
 double now_us() {
@@ -83,55 +111,52 @@ void sender(std::string* hash) {
             if (n > 0) {
                 done += size_t(n);
                 sent += uint64_t(n);
-            } else if (++waits % 4 == 0) {
-                pollfd p{connection, POLLOUT, 0};
-                poll(&p, 1, 2);
+                news();
             } else {
-                nap(300);
+                until_ready(POLLOUT, waits);
             }
         }
         sha.add(piece.data(), piece.size());
     }
     if (shutdown(connection, SHUT_WR) != 0) die("shutdown");
     *hash = sha.hex();
-    sender_done = true;
+    tell(sender_done);
 }
 
 void receiver(std::string* hash) {
     vma::test::Sha256 sha;
     std::vector<uint8_t> piece(65536);
-    unsigned waits = 0;
+    unsigned waits = 0, reads = 0;
     for (;;) {
-        while (!may_read) nap(1000);
-        const ssize_t n = recv(connection, piece.data(), 1 + (waits * 7919u) % piece.size(), 0);
+        until([] { return may_read.load(); });
+        const ssize_t n = recv(connection, piece.data(), 1 + (++reads * 7919u) % piece.size(), 0);
         if (n == 0) break;
         if (n < 0 && errno != EAGAIN && errno != EINTR) die("recv");
-        waits++;
         if (n > 0) {
             sha.add(piece.data(), size_t(n));
             received += uint64_t(n);
-        } else if (waits % 4 == 0) {
-            pollfd p{connection, POLLIN, 0};
-            poll(&p, 1, 2);
+            news();
         } else {
-            nap(300);
+            until_ready(POLLIN, waits);
         }
     }
     *hash = sha.hex();
-    peer_done = true;
+    tell(peer_done);
 }
 
 using Move = int (*)(int fd, int to_kernel, int fail);
 
 // Retries: another thread may be in the kernel with the socket, which an adoption waits out.
 double move(Move function, int to_kernel) {
-    for (int i = 0; i < 100000; i++) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (std::chrono::steady_clock::now() < end) {
         const double begin = now_us();
         const int moved = function(connection, to_kernel, 0);
-        const double end = now_us();
-        if (moved == 1) return end - begin;
+        const double done = now_us();
+        if (moved == 1) return done - begin;
         if (moved < 0) break;
-        nap(100);
+        std::unique_lock hold(news_lock);
+        news_come.wait_for(hold, std::chrono::microseconds(100));
     }
     die(to_kernel ? "no hand-back" : "no adoption");
 }
@@ -142,18 +167,22 @@ void must_fail(Move function, int to_kernel, int step) {
 
 void wait_for_traffic() {
     const uint64_t out = sent, in = received;
-    while ((!sender_done && sent - out < arguments.bytes) ||
-           (!peer_done && received - in < arguments.bytes))
-        nap(200);
+    until([=] {
+        return (sender_done || sent - out >= arguments.bytes) &&
+               (peer_done || received - in >= arguments.bytes);
+    });
 }
 
-// Until neither direction moves any more: what can be queued is. At most five seconds: once the other end reads again this one
-// sends for ever.
+// Until nothing has moved for a tenth of a second: what can be queued is. At most five seconds: once the other end reads again
+// this one sends for ever.
 void wait_for_standstill() {
-    uint64_t before = UINT64_MAX;
-    for (int i = 0; i < 50 && before != sent + received; i++) {
-        before = sent + received;
-        nap(100000);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+    std::unique_lock hold(news_lock);
+    while (std::chrono::steady_clock::now() < end) {
+        const uint64_t before = sent + received;
+        if (!news_come.wait_for(hold, std::chrono::milliseconds(100),
+                                [=] { return sent + received != before; }))
+            return;
     }
 }
 
@@ -167,9 +196,9 @@ void mover() {
     if (function == nullptr) die("no vma_test_move: run with libvma_move.so");
     if (arguments.half == "self") {
         stop_sending = true;
-        while (!sender_done) nap(200);
+        until([] { return sender_done.load(); });
     } else if (arguments.half == "peer") {
-        while (!peer_done) nap(200);
+        until([] { return peer_done.load(); });
     }
     if (arguments.stall) wait_for_standstill();
     std::vector<double> back, adopt;
@@ -177,10 +206,7 @@ void mover() {
         if (!arguments.stall) wait_for_traffic();
         if (arguments.fail) must_fail(function, 1, 1);
         back.push_back(move(function, 1));
-        if (!arguments.stall)
-            wait_for_traffic();
-        else
-            nap(1000);
+        if (!arguments.stall) wait_for_traffic();
         if (arguments.fail)
             for (int step = 2; step <= 4; step++) must_fail(function, 0, step);
         adopt.push_back(move(function, 0));
@@ -191,7 +217,7 @@ void mover() {
     printf("\n");
     fflush(stdout);
     stop_sending = true;
-    may_read = true;
+    tell(may_read);
 }
 
 bool parse(const char* text) {
@@ -258,18 +284,17 @@ int main(int argc, char** argv) {
     if (moves) {
         mover();
     } else {
-        // half=self here: this end closes first. stall: reads once the other end has had its moves, which nothing tells; a
-        // window that stays shut for two seconds is enough for them.
+        // half=self here: this end closes first.
         if (arguments.half == "self") {
-            while (sent < 10 * arguments.bytes) nap(200);
+            until([] { return sent >= 10 * arguments.bytes; });
             stop_sending = true;
         }
         if (arguments.stall) {
-            wait_for_standstill();
-            nap(2000000);
-            may_read = true;
+            char line;
+            if (read(0, &line, 1) != 1) die("nobody said that the moves are over");
+            tell(may_read);
         }
-        while (!peer_done || sent < arguments.least) nap(1000);
+        until([] { return peer_done && sent >= arguments.least; });
         stop_sending = true;
     }
     writer.join();

@@ -47,6 +47,10 @@ class Moved(BadWire):
             near.expect("ready")
             far = start(self.a, other, False, seed, **theirs)
         try:
+            if options.get("stall"):
+                near.expect(r"moved .*\n", timeout)
+                far.stdin.write(b"\n")
+                far.stdin.flush()
             near.expect(r"received \d+ [0-9a-f]{64}\n", timeout)
             self.assertEqual(far.wait(60), 0, far.out)
         except AssertionError as failure:
