@@ -16,34 +16,11 @@ PORT = 7450
 BYTES = 1_000_000
 
 
-class Exec(case.NetCase):
-    preload = True
+class Exec(case.PeerCase):
+    script, port = "exec_ways.py", PORT
 
-    def setUp(self):
-        self.listener = self.a.socket(socket.AF_INET, socket.SOCK_STREAM)
-        self.addCleanup(self.listener.close)
-        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.listener.bind((self.a.ip, PORT))
-        self.listener.listen(8)
-        self.listener.settimeout(duplex.LIMIT)
-        self.resets = self.a.counters("Tcp")["EstabResets"]
-
-    def tearDown(self):
-        super().tearDown()
-        self.assertEqual(self.a.counters("Tcp")["EstabResets"] - self.resets, 0, "a connection was reset")
-
-    def subject(self, way, *args):
-        return self.python(self.b, "exec_ways.py", way, self.a.ip, PORT, *args, start=True, preload=self.preload)
-
-    def accept(self, subject):
-        try:
-            return self.listener.accept()[0]
-        except TimeoutError:
-            self.fail(f"no connection from the subject\n{subject.out}")
-
-    def finish(self, subject):
-        subject.expect("(?m)^good$", duplex.LIMIT)
-        self.assertEqual(subject.wait(10), 0, subject.out)
+    def subject(self, way, *args, address=None):
+        return super().subject(way, *(address or (self.a.ip, PORT)), *args)
 
     def test_in_place(self):
         subject = self.subject("in_place")
@@ -64,7 +41,6 @@ class Exec(case.NetCase):
         self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
         subject = self.subject(way, size)
         with self.accept(subject) as s:
-            s.settimeout(duplex.LIMIT)
             self.finish(subject)
             got = bytearray()
             while piece := s.recv(65536):
@@ -86,7 +62,6 @@ class Exec(case.NetCase):
     def test_system_and_popen_with_the_socket(self):
         subject = self.subject("by_system")
         with self.accept(subject) as s:
-            s.settimeout(duplex.LIMIT)
             data = duplex.pattern(5, 100_000) + b"y" * 100_000
             s.sendall(data)
             got = bytearray()
@@ -98,8 +73,7 @@ class Exec(case.NetCase):
     def test_hot_restart(self):
         generations = 3
         port = PORT + 1
-        server = self.python(self.b, "exec_ways.py", "hot_restart", self.b.ip, port, generations, start=True,
-                             preload=self.preload)
+        server = self.subject("hot_restart", generations, address=(self.b.ip, port))
         server.expect("ready")
         live = self.a.call(lambda: duplex.dial(self.b.ip, port))
         with live:

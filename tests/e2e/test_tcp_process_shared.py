@@ -18,39 +18,11 @@ PORT = 7500
 BYTES = 800_000
 
 
-class Tcp(case.NetCase):
-    preload = True
+class Tcp(case.PeerCase):
+    script, port = "shared_ways.py", PORT
 
-    def setUp(self):
-        self.listener = self.a.socket(socket.AF_INET, socket.SOCK_STREAM)
-        self.addCleanup(self.listener.close)
-        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.listener.bind((self.a.ip, PORT))
-        self.listener.listen(16)
-        self.listener.settimeout(duplex.LIMIT)
-        self.resets = self.a.counters("Tcp")["EstabResets"]
-
-    def tearDown(self):
-        super().tearDown()
-        self.assertEqual(self.a.counters("Tcp")["EstabResets"] - self.resets, 0, "a connection was reset")
-
-    def subject(self, way, *args, address=None, preload=None, env=None):
-        ip, port = address or (self.a.ip, PORT)
-        return self.python(self.b, "shared_ways.py", way, ip, port, *args, start=True, env=env,
-                           preload=self.preload if preload is None else preload)
-
-    def accept(self, subject):
-        try:
-            s = self.listener.accept()[0]
-        except TimeoutError:
-            self.fail(f"no connection from the subject\n{subject.out}")
-        s.settimeout(duplex.LIMIT)
-        self.addCleanup(s.close)
-        return s
-
-    def finish(self, subject):
-        status = subject.wait(2 * duplex.LIMIT)
-        self.assertEqual((status, subject.out.splitlines()[-1:]), (0, ["good"]), subject.out)
+    def subject(self, way, *args, address=None, **options):
+        return super().subject(way, *(address or (self.a.ip, PORT)), *args, **options)
 
     def echoed(self, way, *args, connections=1, size=BYTES):
         """A way that makes so many connections, one after the other, and echoes on each until the end."""
@@ -179,19 +151,15 @@ class Tcp(case.NetCase):
         self.finish(subject)
 
 
-class Secure(case.NetCase):
+class Secure(case.PeerCase):
     """Set-user-id and file capabilities: an interpreter of its own, run by an ordinary user. The loader takes LD_PRELOAD from
     neither; /etc/ld.so.preload, here one of a private /etc, it does take."""
 
     USER = 65534
+    port = PORT
 
     def setUp(self):
-        self.listener = self.a.socket(socket.AF_INET, socket.SOCK_STREAM)
-        self.addCleanup(self.listener.close)
-        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.listener.bind((self.a.ip, PORT))
-        self.listener.listen(16)
-        self.listener.settimeout(duplex.LIMIT)
+        super().setUp()
         self.folder = tempfile.mkdtemp(prefix="vt-secure-", dir="/var/tmp")
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         os.chmod(self.folder, 0o755)
@@ -209,16 +177,12 @@ class Secure(case.NetCase):
 
     def run_as_user(self, way, expect=""):
         script = (f"mount --bind {self.folder}/etc /etc && exec setpriv --reuid={self.USER} --regid={self.USER} --clear-groups "
-                  f"env VMA_TRACELEVEL=warning EXPECT={expect} {self.program} -u -B {self.folder}/shared_ways.py {way} "
+                  f"env VMA_TRACELEVEL=warning EXPECT={expect} {self.program} -B {self.folder}/shared_ways.py {way} "
                   f"{self.a.ip} {PORT}")
         subject = self.b.start(["unshare", "-m", "sh", "-c", script])
-        try:
-            s, _ = self.listener.accept()
-        except TimeoutError:
-            self.fail(f"no connection\n{subject.out}")
-        with s:
+        with self.accept(subject) as s:
             duplex.exchange(s, 1, BYTES)
-        self.assertEqual(subject.wait(2 * duplex.LIMIT), 0, subject.out)
+        self.finish(subject)
 
     def test_set_user_id(self):
         os.chmod(self.program, 0o4755)

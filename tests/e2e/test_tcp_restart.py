@@ -39,7 +39,7 @@ class Restart(case.NetCase):
             script.flush()
             clients = []
             for _ in range(3):
-                server = self.b.start(["/usr/bin/python3", "-u", script.name, self.b.ip, port], env=env)
+                server = self.b.start(["/usr/bin/python3", script.name, self.b.ip, port], env=env)
                 server.expect("(?m)^ready$")
                 client = self.a.socket()
                 self.addCleanup(client.close)

@@ -23,7 +23,7 @@ def talk(net, kind, preload, prefix=()):
     """The program's output lines in namespace b while a kernel peer in a asks it twice; and its exit status."""
     a, b = net["a"], net["b"]
     env = preload_env(VMA_TRACELEVEL="warning") if preload else None
-    program = b.start(["/usr/bin/python3", "-u", "-B", f"{case.SUPPORT}/udp_own_way.py", kind, b.ip, PORT], env=env,
+    program = b.start(["/usr/bin/python3", "-B", f"{case.SUPPORT}/udp_own_way.py", kind, b.ip, PORT], env=env,
                       prefix=prefix, cpu=1)
     if kind != "loopback":
         program.expect("(?m)^bound$")
@@ -88,7 +88,7 @@ class Refused(case.NetCase):
             status, plain = 0, None
             for preload in (False, True):
                 env = preload_env(VMA_TRACELEVEL="warning") if preload else None
-                done = lonely["b"].run(["/usr/bin/python3", "-u", "-B", f"{case.SUPPORT}/udp_own_way.py", "loopback",
+                done = lonely["b"].run(["/usr/bin/python3", "-B", f"{case.SUPPORT}/udp_own_way.py", "loopback",
                                         "127.0.0.1", PORT], env=env)
                 self.assertEqual(done.rc, status, done.out)
                 lines = done.out.splitlines()

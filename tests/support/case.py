@@ -6,10 +6,12 @@ them, whatever the library says about itself. UDP's InDatagrams counts what prog
 
 import contextlib
 import os
+import socket
 import sys
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import duplex  # noqa: E402
 from netns import Net, preload_env  # noqa: E402
 
 SUPPORT = os.path.dirname(os.path.abspath(__file__))
@@ -49,13 +51,55 @@ class NetCase(unittest.TestCase):
         self.assertGreaterEqual(seen, messages, f"the kernel of {space.letter} delivered {seen} of {messages}")
 
     def python(self, space, script, *args, preload=False, env=None, start=False, **options):
-        """Runs (or starts) a script of tests/support in a namespace; Debian's interpreter, unbuffered."""
+        """Runs (or starts) a script of tests/support in a namespace by Debian's interpreter. Not unbuffered (-u): a line that
+        is printed with flush=True is one write then, and the library's log, on the same pipe, cannot come between its text
+        and its end."""
         environ = {**(preload_env() if preload else {}), **(env or {})}
-        line = ["/usr/bin/python3", "-u", "-B", os.path.join(SUPPORT, script), *map(str, args)]
+        line = ["/usr/bin/python3", "-B", os.path.join(SUPPORT, script), *map(str, args)]
         return (space.start if start else space.run)(line, env=environ, **options)
 
     def assert_ok(self, done):
         self.assertEqual(done.rc, 0, done.out)
+
+
+class PeerCase(NetCase):
+    """The peer is this test, a kernel listener in namespace a; the subject is `script` in b, preloaded or not. No connection
+    may end by a reset."""
+
+    preload = True
+    script = None
+    port = None
+
+    def setUp(self):
+        self.listener = self.a.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self.addCleanup(self.listener.close)
+        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.listener.bind((self.a.ip, self.port))
+        self.listener.listen(16)
+        self.listener.settimeout(duplex.LIMIT)
+        self.resets = self.a.counters("Tcp")["EstabResets"]
+
+    def tearDown(self):
+        super().tearDown()
+        self.assertEqual(self.a.counters("Tcp")["EstabResets"] - self.resets, 0, "a connection was reset")
+
+    def subject(self, *words, preload=None, **options):
+        return self.python(self.b, self.script, *words, start=True, preload=self.preload if preload is None else preload,
+                           **options)
+
+    def accept(self, subject):
+        try:
+            s = self.listener.accept()[0]
+        except TimeoutError:
+            self.fail(f"no connection from the subject\n{subject.out}")
+        s.settimeout(duplex.LIMIT)
+        self.addCleanup(s.close)
+        return s
+
+    def finish(self, subject):
+        """The subject ends well: its last line is "good"."""
+        status = subject.wait(2 * duplex.LIMIT)
+        self.assertEqual((status, subject.out.splitlines()[-1:]), (0, ["good"]), subject.out)
 
 
 def main():

@@ -10,6 +10,7 @@ import struct
 import threading
 
 LIMIT = 20  # seconds that any one step may take
+FIRST = 100_000  # bytes that are echoed before a test begins with its subject
 
 
 def pattern(seed, n):
@@ -137,6 +138,32 @@ def must_be_kernel(s):
 
 def dial(ip, port):
     return socket.create_connection((ip, port), LIMIT)
+
+
+def begun(ip, port, first=FIRST):
+    """A connection whose first bytes were echoed: live, and not the kernel's when preloaded."""
+    s = dial(ip, port)
+    s.settimeout(None)
+    echo_blocking(s, first)
+    must_be_offloaded(s)
+    return s
+
+
+def in_child(pid, work):
+    """Runs work in the child that pid says this is; its exit status tells whether it went well."""
+    if pid != 0:
+        return pid
+    status = 1
+    try:
+        work()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def ended(pid):
+    status = os.waitpid(pid, 0)[1]
+    assert status == 0, f"child: wait status {status}"
 
 
 def is_reset(error):

@@ -9,23 +9,15 @@ import socket
 import subprocess
 import sys
 
-from duplex import LIMIT, dial, echo_blocking, echo_epoll, must_be_kernel, must_be_offloaded
+from duplex import FIRST, LIMIT, begun, dial, echo_blocking, echo_epoll, must_be_kernel, must_be_offloaded
 
-FIRST = 100_000
-ME = [sys.executable, "-u", "-B", os.path.abspath(__file__)]
+ME = [sys.executable, "-B", os.path.abspath(__file__)]
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 def to_peer(ip, port):
     s = dial(ip, port)
     s.settimeout(None)
-    return s
-
-
-def begun(ip, port):
-    s = to_peer(ip, port)
-    echo_blocking(s, FIRST)
-    must_be_offloaded(s)
     return s
 
 

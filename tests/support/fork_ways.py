@@ -10,35 +10,22 @@ import subprocess
 import sys
 import threading
 
-from duplex import ECHO, LIMIT, dial, echo_by, must_be_offloaded
+from duplex import ECHO, FIRST, LIMIT, dial, echo_by, ended, in_child, must_be_offloaded
 
-FIRST = 100_000
 echo_by_poll = ECHO["nonblocking"]
 SIGCHLD = 17
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def ended(pid):
-    status = os.waitpid(pid, 0)[1]
-    assert status == 0, f"child: wait status {status}"
-
-
-def in_child(pid, work):
-    """Runs work in the child that pid says this is; its exit status tells whether it went well."""
-    if pid != 0:
-        return pid
-    status = 1
-    try:
-        work()
-        status = 0
-    finally:
-        os._exit(status)
+def handed_over(s, pid, work):
+    """The child does the work; the parent closes its descriptor at once."""
+    in_child(pid, work)
+    s.close()
+    ended(pid)
 
 
 def child(s, echo):
-    pid = in_child(os.fork(), lambda: echo(s))
-    s.close()
-    ended(pid)
+    handed_over(s, os.fork(), lambda: echo(s))
 
 
 def child_beside_holder(s, echo):
@@ -105,31 +92,20 @@ def child_first(s, echo):
 
 
 def grandchild(s, echo):
-    def work():
-        pid = in_child(os.fork(), lambda: echo(s))
-        s.close()
-        ended(pid)
-
-    pid = in_child(os.fork(), work)
-    s.close()
-    ended(pid)
+    handed_over(s, os.fork(), lambda: child(s, echo))
 
 
 def raw_clone(s, echo):
     pid = libc.syscall(56, SIGCHLD, 0, 0, 0, 0)
     assert pid >= 0
-    in_child(pid, lambda: echo(s))
-    s.close()
-    ended(pid)
+    handed_over(s, pid, lambda: echo(s))
 
 
 def raw_clone3(s, echo):
     arguments = (ctypes.c_uint64 * 8)(0, 0, 0, 0, SIGCHLD, 0, 0, 0)
     pid = libc.syscall(435, arguments, ctypes.sizeof(arguments))
     assert pid >= 0
-    in_child(pid, lambda: echo(s))
-    s.close()
-    ended(pid)
+    handed_over(s, pid, lambda: echo(s))
 
 
 def command(s, _):
@@ -147,46 +123,33 @@ def spawned(s, _):
     ended(pid)
 
 
-def daemonised(s, echo):
-    """The double fork of a daemon: session leader in between, the grandchild is nobody's child."""
-    r, w = os.pipe()
-
-    def middle():
-        os.setsid()
-        if os.fork() == 0:
-            status = b"bad"
-            try:
-                echo(s)
-                status = b"good"
-            finally:
-                os.write(w, status)
-                os._exit(0)
-
-    pid = in_child(os.fork(), middle)
-    s.close()
-    ended(pid)
-    os.close(w)
-    assert os.read(r, 10) == b"good"
-
-
-def daemon_call(s, echo):
+def by_daemon(s, echo, become):
+    """become() returns true in the process that echoes, which is nobody's child: it tells by a pipe how it went."""
     r, w = os.pipe()
 
     def work():
-        assert libc.daemon(0, 1) == 0  # this process ends here; the call returns in its child
-        status = b"bad"
-        try:
+        if become():
             echo(s)
-            status = b"good"
-        finally:
-            os.write(w, status)
+            os.write(w, b"good")
             os._exit(0)
 
-    pid = in_child(os.fork(), work)
-    s.close()
-    ended(pid)
+    handed_over(s, os.fork(), work)
     os.close(w)
     assert os.read(r, 10) == b"good"
+
+
+def daemonised(s, echo):
+    """The double fork of a daemon, a session leader in between."""
+    def become():
+        os.setsid()
+        return os.fork() == 0
+
+    by_daemon(s, echo, become)
+
+
+def daemon_call(s, echo):
+    """daemon(3): the process that calls ends in it, the call returns in its child."""
+    by_daemon(s, echo, lambda: libc.daemon(0, 1) == 0)
 
 
 def shared_epoll(s, _):

@@ -18,9 +18,9 @@ import sys
 import tempfile
 import threading
 
-from duplex import LIMIT, dial, echo_blocking, echo_epoll, must_be_kernel, must_be_offloaded, pattern, served_by_kernel
+from duplex import (FIRST, LIMIT, begun, dial, echo_blocking, echo_epoll, ended, in_child, must_be_kernel, must_be_offloaded,
+                    pattern, served_by_kernel)
 
-FIRST = 100_000
 libc = ctypes.CDLL(None, use_errno=True)
 libc.fdopen.restype = libc.freopen.restype = ctypes.c_void_p
 libc.fgets.restype = ctypes.c_void_p
@@ -30,14 +30,6 @@ def check(result, what="call"):
     if result is None or result == -1:
         raise OSError(ctypes.get_errno(), what)
     return result
-
-
-def begun(ip, port, first=FIRST):
-    s = dial(ip, port)
-    s.settimeout(None)
-    echo_blocking(s, first)
-    must_be_offloaded(s)
-    return s
 
 
 # ---- stdio: the peer sends lines and takes what comes
@@ -210,16 +202,13 @@ def passed(ip, port):
     for by_number in (False, True):
         s = begun(ip, port)
         ours, theirs = socket.socketpair()
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                s.close()  # the child has what is sent, not what it inherited
-                ours.close()
-                receive_and_echo(theirs, "tcp")
-                status = 0
-            finally:
-                os._exit(status)
+
+        def work():
+            s.close()  # the child has what is sent, not what it inherited
+            ours.close()
+            receive_and_echo(theirs, "tcp")
+
+        pid = in_child(os.fork(), work)
         theirs.close()
         if by_number:
             send_by_number(ours, s.fileno())
@@ -227,7 +216,7 @@ def passed(ip, port):
             socket.send_fds(ours, [b"f"], [s.fileno()])
         must_be_kernel(s)
         s.close()
-        assert os.waitpid(pid, 0)[1] == 0
+        ended(pid)
         # It comes back as a descriptor that is the kernel's.
         ours.close()
 
@@ -258,25 +247,22 @@ def passed_listener(ip, port):
     """A listener that was sent away is accepted from by the receiver, although the sender polls it."""
     listener = socket.create_server((ip, int(port)))
     ours, theirs = socket.socketpair()
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            listener.close()
-            ours.close()
-            received = socket.socket(fileno=socket.recv_fds(theirs, 1, 1)[1][0])
-            s, _ = received.accept()
-            echo_blocking(s)
-            s.close()
-            status = 0
-        finally:
-            os._exit(status)
+
+    def work():
+        listener.close()
+        ours.close()
+        received = socket.socket(fileno=socket.recv_fds(theirs, 1, 1)[1][0])
+        s, _ = received.accept()
+        echo_blocking(s)
+        s.close()
+
+    pid = in_child(os.fork(), work)
     socket.send_fds(ours, [b"f"], [listener.fileno()])
     watching = select.poll()
     watching.register(listener, select.POLLIN)
     watching.poll(0)
     print("ready", flush=True)
-    assert os.waitpid(pid, 0)[1] == 0
+    ended(pid)
 
 
 def taken(ip, port):
@@ -319,15 +305,7 @@ def udp_server(ip, port):
 def udp_fork(ip, port):
     """The child reads what had come before the fork and what comes after."""
     s = udp_server(ip, port)
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            echo_datagrams(s, 6)
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(pid, 0)[1] == 0
+    ended(in_child(os.fork(), lambda: echo_datagrams(s, 6)))
     echo_datagrams(s, 2)
 
 
@@ -335,42 +313,40 @@ def udp_parent_ends(ip, port, how):
     """The parent closes the socket, or ends, before the child looks at it; what had come is the child's to read."""
     s = udp_server(ip, port)
     r, w = os.pipe()
-    pid = os.fork()
-    if pid == 0:
+
+    def work():
         os.close(w)
         os.read(r, 1)
         echo_datagrams(s, 8)
         print("good", flush=True)
-        os._exit(0)
+
+    pid = in_child(os.fork(), work)
     if how == "exits":
         os._exit(0)
     s.close()
     os.close(w)
-    assert os.waitpid(pid, 0)[1] == 0
+    ended(pid)
     os._exit(0)
 
 
 def udp_passed(ip, port):
     s = udp_server(ip, port)
     ours, theirs = socket.socketpair()
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            s.close()
-            receive_and_echo(theirs, "udp")
-            status = 0
-        finally:
-            os._exit(status)
+
+    def work():
+        s.close()
+        receive_and_echo(theirs, "udp")
+
+    pid = in_child(os.fork(), work)
     socket.send_fds(ours, [b"f"], [s.fileno()])
-    assert os.waitpid(pid, 0)[1] == 0
+    ended(pid)
     echo_datagrams(s, 2)
 
 
 def udp_exec(ip, port):
     s = udp_server(ip, port)
     os.set_inheritable(s.fileno(), True)
-    os.execv(sys.executable, [sys.executable, "-u", "-B", os.path.abspath(__file__), "udp_continued", str(s.fileno())])
+    os.execv(sys.executable, [sys.executable, "-B", os.path.abspath(__file__), "udp_continued", str(s.fileno())])
 
 
 def udp_continued(fd):
@@ -640,19 +616,15 @@ def sandbox(ip, port, how):
 def sandbox_child(ip, port):
     """As sshd: the child of a fork puts a filter on itself and goes on with the inherited connection."""
     s = begun(ip, port)
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            install(OURS)
-            while piece := s.recv(65536):
-                s.sendall(piece)
-            status = 0
-        finally:
-            os._exit(status)
+
+    def work():
+        install(OURS)
+        while piece := s.recv(65536):
+            s.sendall(piece)
+
+    pid = in_child(os.fork(), work)
     s.close()
-    status = os.waitpid(pid, 0)[1]
-    assert status == 0, f"child: wait status {status}"
+    ended(pid)
 
 
 def sandbox_server(ip, port):
@@ -684,7 +656,7 @@ def filtered_from_birth(ip, port):
     """This process, not preloaded, installs a filter that kills at bpf(), then becomes the preloaded program."""
     library = os.environ.pop("LIBRARY_FOR_LATER")
     install([321])
-    os.execve(sys.executable, [sys.executable, "-u", "-B", os.path.abspath(__file__), "under_filter", ip, port],
+    os.execve(sys.executable, [sys.executable, "-B", os.path.abspath(__file__), "under_filter", ip, port],
               {**os.environ, "LD_PRELOAD": library})
 
 

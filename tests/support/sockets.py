@@ -19,12 +19,6 @@ SO_MAX_PACING_RATE = 47
 sockets = {}
 
 
-def say(text):
-    """In one write: print() makes two when unbuffered, and the library's log may come between them."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
-
-
 def obey(command, args):
     if command == "udp":
         name = args[0]
@@ -46,10 +40,10 @@ def obey(command, args):
     return "chdir"
 
 
-say(f"ready {os.getpid()}")
+print(f"ready {os.getpid()}", flush=True)
 for line in sys.stdin:
     command, *args = line.split()
     try:
-        say(obey(command, args))
+        print(obey(command, args), flush=True)
     except OSError as error:
-        say(f"failed {errno.errorcode[error.errno]}")
+        print(f"failed {errno.errorcode[error.errno]}", flush=True)

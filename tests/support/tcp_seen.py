@@ -18,7 +18,7 @@ def main():
         listeners["listener"].accept()  # a listener is served by the library from the first accept on
     listeners["listener"].setblocking(True)
     for name, s in listeners.items():
-        print(name, s.fileno())
+        print(name, s.fileno(), flush=True)
     print("ready", os.getpid(), flush=True)
     connection, _ = listeners["listener"].accept()
     print("connection", connection.fileno(), flush=True)

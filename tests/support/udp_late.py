@@ -48,7 +48,7 @@ if how == "reuseport":
     for i in range(count):
         s.send(b"%d" % i)
         assert s.recv(100) == b"%d" % i
-    print(count)
+    print(count, flush=True)
     sys.exit(0)
 
 answers, news = [], threading.Semaphore(0)

@@ -33,19 +33,19 @@ def echo(s):
 
 s = udp()
 if case == "loopback":
-    print(bind(s, ("127.0.0.1", port)))
+    print(bind(s, ("127.0.0.1", port)), flush=True)
     s.sendto(b"self", ("127.0.0.1", port))
-    print(s.recv(100).decode())
+    print(s.recv(100).decode(), flush=True)
     try:
         s.connect(("198.51.100.1", 9))
-        print("connected")
+        print("connected", flush=True)
     except OSError as error:
-        print(errno.errorcode[error.errno])
+        print(errno.errorcode[error.errno], flush=True)
     sys.exit(0)
 if case == "taken":
-    print(bind(s, (ip, port + 1)))
+    print(bind(s, (ip, port + 1)), flush=True)
 if case == "foreign":
-    print(bind(s, ("198.51.100.9", port)))
+    print(bind(s, ("198.51.100.9", port)), flush=True)
 print(bind(s, (("0.0.0.0" if case == "foreign" else ip), port)), flush=True)
 echo(s)
 if case == "move":

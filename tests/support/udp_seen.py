@@ -21,7 +21,7 @@ def main():
     sockets["echo"].bind((ip, port))
     sockets["loopback"].bind(("127.0.0.1", port))
     for name, s in sockets.items():
-        print(name, s.fileno())
+        print(name, s.fileno(), flush=True)
     print("ready", os.getpid(), flush=True)
     while True:
         readable, _, _ = select.select([sockets["echo"], sys.stdin], [], [])
