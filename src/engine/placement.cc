@@ -6,6 +6,7 @@
 #include "base/arena.h"
 #include "base/own_fd.h"
 #include "dev/packet/packet_ring.h"
+#include "engine/tcp_defaults.h"
 #include "pkt/pool.h"
 
 namespace vma {
@@ -90,6 +91,7 @@ Shard* open_shard_on(const Interface& interface, const Options& options, Reason*
     parts.secret = random_secret();
     parts.secret2 = random_secret();
     Shard* shard = Shard::make(parts);
+    if (shard != nullptr) shard->tcp().memory().set_budget(&tcp_budget(options));
     if (shard == nullptr) {
         delete *ring;
         Arena::unmap(arena);

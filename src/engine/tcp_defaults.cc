@@ -41,6 +41,7 @@ long one(const char* name, long otherwise) {
 struct Sysctls {
     tcp::TcpConfig config;
     uint32_t somaxconn = 4096, max_half_open = 1024;
+    long memory[3] = {0, 0, 0};  // tcp_mem, pages
     PortRange ports;
 };
 
@@ -84,7 +85,12 @@ const Sysctls& sysctls() {
             sys::read(fd, algorithm, sizeof algorithm - 1);
             sys::close(fd);
         }
-        c.cc = std::strncmp(algorithm, "reno", 4) == 0 ? tcp::CcKind::newreno : tcp::CcKind::cubic;
+        c.cc = std::strncmp(algorithm, "reno", 4) == 0  ? tcp::CcKind::newreno
+               : std::strncmp(algorithm, "bbr", 3) == 0 ? tcp::CcKind::bbr
+                                                        : tcp::CcKind::cubic;
+        c.notsent_lowat =
+            uint32_t(std::clamp<long>(one("ipv4/tcp_notsent_lowat", UINT32_MAX), 0, UINT32_MAX));
+        read_numbers("ipv4/tcp_mem", s.memory, 3);
         long range[2] = {32768, 60999}, reserved = -1;
         read_numbers("ipv4/ip_local_port_range", range, 2);
         read_numbers("ipv4/ip_local_reserved_ports", &reserved, 1);
@@ -103,6 +109,8 @@ tcp::TcpConfig tcp_defaults(const Options& options, const RingCaps& caps, uint32
     if (options.mss) c.mss = uint16_t(std::min<uint32_t>(c.mss, options.mss));
     c.max_gso_bytes = caps.max_gso_bytes > 80 ? caps.max_gso_bytes - 80 : 0;
     if (options.tcp_nodelay) c.nodelay = true;
+    if (options.tcp_quickack) c.quickack_always = true;
+    c.quickack_bytes = options.tcp_quickack_threshold;
     if (options.is_set(Opt::tcp_timestamp_option) && options.tcp_timestamp_option != 2)
         c.timestamps = options.tcp_timestamp_option == 1;
     if (options.is_set(Opt::tcp_cc_algo))
@@ -110,6 +118,20 @@ tcp::TcpConfig tcp_defaults(const Options& options, const RingCaps& caps, uint32
                : options.tcp_cc_algo == 1 ? tcp::CcKind::cubic
                                           : tcp::CcKind::none;
     return c;
+}
+
+tcp::TcpBudget& tcp_budget(const Options& options) {
+    static tcp::TcpBudget budget;
+    static std::once_flag once;
+    std::call_once(once, [&] {
+        const long* pages = sysctls().memory;
+        if (const uint64_t limit = uint64_t(options.tcp_mem_limit) * 1024)
+            budget.set_limits(limit / 2, limit / 4 * 3, limit);
+        else if (pages[2] > 0)
+            budget.set_limits(uint64_t(pages[0]) * 4096, uint64_t(pages[1]) * 4096,
+                              uint64_t(pages[2]) * 4096);
+    });
+    return budget;
 }
 
 uint32_t listen_backlog_limit() { return sysctls().somaxconn; }

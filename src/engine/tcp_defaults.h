@@ -10,6 +10,8 @@ namespace vma {
 // net.ipv4.tcp_* of the calling thread's namespace, read once per process, and the VMA_* variables that are set.
 // `mtu`: of the route.
 tcp::TcpConfig tcp_defaults(const Options& options, const RingCaps& caps, uint32_t mtu);
+// What all connections of the process may hold: net.ipv4.tcp_mem, or VMA_TCP_MEM_LIMIT.
+tcp::TcpBudget& tcp_budget(const Options& options);
 // net.core.somaxconn
 uint32_t listen_backlog_limit();
 // net.ipv4.tcp_max_syn_backlog

@@ -10,6 +10,7 @@
 #include "base/spin_lock.h"
 #include "config/banner.h"
 #include "engine/runtime.h"
+#include "engine/tcp_defaults.h"
 #include "sock/fd_table.h"
 #include "sock/tcp_socket.h"
 #include "sock/udp_socket.h"
@@ -53,14 +54,22 @@ void publish_rings() {
         });
         RingCounters c;
         DropCounters drops;
+        uint64_t memory, refused;
         {
             LeaseGuard guard(shard.lease());
             id.open = shard.open();
             c = shard.ring_counters();
             drops = shard.drops();
+            const DropCounters& tcp_drops = shard.tcp().drops();
+            for (unsigned k = 0; k < unsigned(DropReason::count); k++) drops.n[k] += tcp_drops.n[k];
+            memory = shard.tcp().memory().bytes_out();
+            refused = shard.tcp().memory().refused();
         }
-        const stats::RingNumbers n{c.rx_frames,  c.rx_bytes,   c.tx_frames, c.tx_bytes,
-                                   c.rx_dropped, c.tx_refused, c.wakeups};
+        const stats::RingNumbers n{c.rx_frames,  c.rx_bytes,
+                                   c.tx_frames,  c.tx_bytes,
+                                   c.rx_dropped, c.tx_refused,
+                                   c.wakeups,    memory,
+                                   refused,      tcp_budget(Runtime::options()).pressures()};
         stats::set_ring(i, id, n, drops);
     }
     g_rings_seen = shards.size();

@@ -30,7 +30,10 @@ void TcpSocket::apply_options(tcp::TcpConfig& c) const {
     if (options_.user_timeout_ms) c.user_timeout = Duration::millis(options_.user_timeout_ms);
     if (options_.max_seg) c.max_seg = uint16_t(options_.max_seg);
     if (options_.syncnt) c.syn_retries = uint8_t(options_.syncnt);
-    if (options_.linger2 > 0) c.fin_timeout = Duration::seconds(options_.linger2);
+    if (options_.linger2 > 0) c.fin_timeout = Duration::seconds(std::min(options_.linger2, 120));
+    if (options_.linger2 < 0) c.fin_timeout = {};
+    c.defer_accept = uint8_t(options_.defer_accept);
+    if (options_.notsent_lowat) c.notsent_lowat = options_.notsent_lowat;
     if (options_.window_clamp) c.window_clamp = uint32_t(options_.window_clamp);
     if (options_.sndbuf) c.send_buffer = c.send_buffer_max = uint32_t(options_.sndbuf);
     if (options_.rcvbuf) c.receive_buffer = c.receive_buffer_max = uint32_t(options_.rcvbuf);

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "sock/option_rows.h"
+#include "sock/tcp_info.h"
 #include "sock/tcp_socket.h"
 
 namespace vma::sock {
@@ -35,76 +36,33 @@ Outcome put(const void* from, size_t size, void* value, socklen_t* len) {
     *len = socklen_t(n);
     return Outcome::value(0);
 }
-Outcome put_int(int n, void* value, socklen_t* len) { return put(&n, sizeof n, value, len); }
 
-// TCP_INFO's state numbers (include/net/tcp_states.h values, tcp(7)).
-uint8_t linux_state(tcp::State state) {
-    switch (state) {
-        case tcp::State::ESTABLISHED:
-            return TCP_ESTABLISHED;
-        case tcp::State::SYN_SENT:
-            return TCP_SYN_SENT;
-        case tcp::State::SYN_RECEIVED:
-            return TCP_SYN_RECV;
-        case tcp::State::FIN_WAIT_1:
-            return TCP_FIN_WAIT1;
-        case tcp::State::FIN_WAIT_2:
-            return TCP_FIN_WAIT2;
-        case tcp::State::CLOSE_WAIT:
-            return TCP_CLOSE_WAIT;
-        case tcp::State::LAST_ACK:
-            return TCP_LAST_ACK;
-        case tcp::State::LISTEN:
-            return TCP_LISTEN;
-        case tcp::State::CLOSING:
-            return TCP_CLOSING;
-        case tcp::State::TIME_WAIT:  // Linux's socket has left it to a record without one
-        case tcp::State::CLOSED:
-            break;
+// TCP_DEFER_ACCEPT's seconds as repetitions of the SYN-ACK that fill them, as Linux counts.
+int synack_repetitions(int seconds) {
+    if (seconds <= 0) return 0;
+    int count = 1, step = 1, total = 1;
+    for (; seconds > total && count < 255; ++count) {
+        step = std::min(step * 2, 120);
+        total += step;
     }
-    return TCP_CLOSE;
+    return count;
 }
 
-tcp_info info_of(const tcp::Tcb& t, Instant now) {
-    const tcp::Numbers n = tcp::numbers(t, now);
-    tcp_info i{};
-    i.tcpi_state = linux_state(n.state);
-    i.tcpi_retransmits = n.retransmits;
-    i.tcpi_probes = n.probes;
-    i.tcpi_backoff = n.backoff;
-    i.tcpi_options =
-        uint8_t((n.timestamps ? TCPI_OPT_TIMESTAMPS : 0) | (n.sack ? TCPI_OPT_SACK : 0) |
-                (n.snd_wscale || n.rcv_wscale ? TCPI_OPT_WSCALE : 0));
-    i.tcpi_snd_wscale = n.snd_wscale & 15;
-    i.tcpi_rcv_wscale = n.rcv_wscale & 15;
-    i.tcpi_rto = n.rto_us;
-    i.tcpi_ato = n.ato_us;
-    i.tcpi_snd_mss = n.snd_mss;
-    i.tcpi_rcv_mss = n.rcv_mss;
-    i.tcpi_unacked = n.unacked;
-    i.tcpi_sacked = n.sacked;
-    i.tcpi_lost = n.lost;
-    i.tcpi_retrans = n.retrans;
-    i.tcpi_last_data_sent = n.last_data_sent_ms;
-    i.tcpi_last_data_recv = n.last_data_recv_ms;
-    i.tcpi_last_ack_recv = n.last_ack_recv_ms;
-    i.tcpi_pmtu = uint32_t(t.cfg.mss) + 40;
-    i.tcpi_rcv_ssthresh = n.rcv_ssthresh;
-    i.tcpi_rtt = n.rtt_us;
-    i.tcpi_rttvar = n.rttvar_us;
-    i.tcpi_snd_ssthresh = n.snd_ssthresh;
-    i.tcpi_snd_cwnd = n.snd_cwnd;
-    i.tcpi_advmss = t.cfg.mss - (n.timestamps ? 12 : 0);
-    i.tcpi_rcv_space = n.rcv_space;
-    i.tcpi_total_retrans = n.total_retrans;
-    return i;
-}
+Outcome put_int(int n, void* value, socklen_t* len) { return put(&n, sizeof n, value, len); }
 
 }  // namespace
 
-// options_ was changed: a live connection hears of it.
+// options_ was changed: a live connection or listener hears of it. control_ is held: both stay.
 void TcpSocket::config_changed() {
-    if (connection_ == nullptr) return;  // control_ is held: it stays
+    for (unsigned i = 0; i < listeners_count_; i++) {
+        LeaseGuard lease(listeners_[i].shard->lease());
+        TcpListener* const l = listeners_[i].listener;
+        if (l == nullptr) continue;
+        apply_options(l->config);
+        if (options_.ttl) l->ttl = uint8_t(options_.ttl);
+        l->tos = uint8_t(options_.tos);
+    }
+    if (connection_ == nullptr) return;
     LeaseGuard lease(shard_->lease());
     tcp::TcpConfig& c = connection_->tcb.cfg;
     c.nodelay = options_.nodelay;
@@ -193,6 +151,12 @@ bool TcpSocket::apply_option(int fd, int level, int name, const void* value, soc
         case TCP_WINDOW_CLAMP:
             options_.window_clamp = n;
             break;
+        case TCP_DEFER_ACCEPT:
+            options_.defer_accept = synack_repetitions(n);
+            break;
+        case TCP_NOTSENT_LOWAT:
+            options_.notsent_lowat = uint32_t(n);
+            break;
         case TCP_CONGESTION: {
             const std::string_view text(static_cast<const char*>(value),
                                         strnlen(static_cast<const char*>(value), len));
@@ -260,6 +224,10 @@ bool TcpSocket::apply_socket_option(int fd, int name, int n, const void* value, 
         }
         case SO_MAX_PACING_RATE:
             options_.pacing = uint32_t(n) == UINT32_MAX ? 0 : uint32_t(n);
+            if (len >= sizeof(uint64_t)) {  // Linux takes a long as well
+                std::memcpy(&options_.pacing, value, sizeof(uint64_t));
+                if (options_.pacing == UINT64_MAX) options_.pacing = 0;
+            }
             break;
         case SO_REUSEADDR:
             options_.reuseaddr = n != 0;
@@ -300,6 +268,7 @@ void TcpSocket::inherited_options_to_twin(int fd) {
     put(IPPROTO_TCP, TCP_SYNCNT, options_.syncnt);
     put(IPPROTO_TCP, TCP_LINGER2, options_.linger2);
     put(IPPROTO_TCP, TCP_WINDOW_CLAMP, options_.window_clamp);
+    put(IPPROTO_TCP, TCP_NOTSENT_LOWAT, int(options_.notsent_lowat));
     put(IPPROTO_IP, IP_TOS, options_.tos);
     put(IPPROTO_IP, IP_TTL, options_.ttl);
     if (options_.linger_on) {
@@ -341,8 +310,18 @@ Outcome TcpSocket::get_option(int fd, int level, int name, void* value, socklen_
     const tcp::Tcb& t = connection_->tcb;
     switch (name) {
         case TCP_INFO: {
-            const tcp_info info = info_of(t, monotonic_now());
-            return put(&info, sizeof info, value, len);
+            // The twin says how much of it this kernel has, and refuses what it would.
+            socklen_t size = *len;
+            if (const int r = sys::getsockopt(fd, level, name, value, &size); r < 0)
+                return Outcome::error(-r);
+            *len = size;
+            const LinuxTcpInfo info = tcp_info_of(t, monotonic_now());
+            std::memcpy(value, &info, std::min<size_t>(size, sizeof info));
+            return Outcome::value(0);
+        }
+        case TCP_CC_INFO: {
+            LinuxBbrInfo info;
+            return put(&info, tcp_cc_info_of(t, info), value, len);
         }
         case TCP_MAXSEG:
             return put_int(t.snd.mss, value, len);

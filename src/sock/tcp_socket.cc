@@ -99,8 +99,7 @@ void TcpSocket::update_ready() {
         if (tcp::unread_bytes(t) >=
             uint32_t(std::max(1, receive_low_water_.load(std::memory_order_relaxed))))
             events |= EPOLLIN | EPOLLRDNORM;
-        if (send_done || uint64_t(t.out.room()) * 3 >= t.out.limit)
-            events |= EPOLLOUT | EPOLLWRNORM;
+        if (send_done || tcp::writable(t)) events |= EPOLLOUT | EPOLLWRNORM;
         if (t.rcv.urgent) events |= EPOLLPRI;
     }
     if (so_error_.load(std::memory_order_relaxed)) events |= EPOLLERR;

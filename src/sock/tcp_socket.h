@@ -201,7 +201,9 @@ class TcpSocket final : public Socket {
         int user_timeout_ms = 0, max_seg = 0, sndbuf = 0, rcvbuf = 0, syncnt = 0, linger2 = 0,
             window_clamp = 0;
         int linger_on = 0, linger_seconds = 0;
-        int congestion = -1;  // CcKind
+        int congestion = -1;         // CcKind
+        int defer_accept = 0;        // as TcpConfig's
+        uint32_t notsent_lowat = 0;  // 0: sysctl
         int ttl = 0, tos = 0;
         uint64_t pacing = 0;
         bool reuseaddr = false;

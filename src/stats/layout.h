@@ -25,7 +25,7 @@
 namespace vma::stats {
 
 inline constexpr char kMagic[8] = {'V', 'M', 'A', 'S', 'T', 'A', 'T', '\n'};
-inline constexpr uint32_t kVersion = 2;
+inline constexpr uint32_t kVersion = 3;
 inline constexpr size_t kHeaderBytes = 4096;
 inline constexpr size_t kControlOffset = 4096;
 inline constexpr size_t kFirstSegment = 8192;
@@ -129,6 +129,9 @@ struct alignas(64) SocketRow {
 struct RingNumbers {
     uint64_t rx_frames = 0, rx_bytes = 0, tx_frames = 0, tx_bytes = 0;
     uint64_t rx_dropped = 0, tx_refused = 0, wakeups = 0;
+    uint64_t tcp_memory = 0;   // bytes that connections of this ring hold
+    uint64_t tcp_refused = 0;  // writes and texts refused for want of memory
+    uint64_t tcp_pressed = 0;  // times that the process came under memory pressure
 };
 inline constexpr size_t kDropSlots = 96;
 

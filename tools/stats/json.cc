@@ -86,6 +86,9 @@ Json ring_of(const RingRow& ring, uint32_t drop_reasons) {
             {"rx_dropped", n.rx_dropped},
             {"tx_refused", n.tx_refused},
             {"wakeups", n.wakeups},
+            {"tcp_memory", n.tcp_memory},
+            {"tcp_refused", n.tcp_refused},
+            {"tcp_pressed", n.tcp_pressed},
             {"drops", std::move(drops)}};
 }
 

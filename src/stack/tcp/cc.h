@@ -110,6 +110,14 @@ uint32_t grow_slow_start_carefully(Cc& cc, const CcAck& ack);
 // Halves once per RTO of idleness, not below the restart window (RFC 2861 as Linux does it).
 void restart_after_idle(Cc& cc, Duration idle, Duration rto, uint32_t mss, Instant now);
 
+// TCP_CC_INFO of BBR.
+struct BbrView {
+    uint64_t bytes_per_second = 0;
+    Duration min_rtt = Duration::max();
+    double pacing_gain = 0, window_gain = 0;
+};
+BbrView bbr_view(const Cc& cc);
+
 extern const CcAlgorithm kNewReno;
 extern const CcAlgorithm kCubic;
 extern const CcAlgorithm kBbr;

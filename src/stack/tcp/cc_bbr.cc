@@ -130,6 +130,11 @@ double pacing_gain(const BbrState& b) {
     return 1;
 }
 
+double window_gain(const BbrState& b) {
+    if (b.mode == BbrState::probe_rtt) return 1;
+    return b.mode == BbrState::startup || b.mode == BbrState::drain ? kHighGain : kWindowGain;
+}
+
 void set_pacing(Cc& cc, const CcSample& s) {
     const BbrState& b = cc.bbr;
     double rate = max_rate(b) * pacing_gain(b) * kMargin;
@@ -165,9 +170,7 @@ void set_window(Cc& cc, const CcSample& s) {
     const BbrState& b = cc.bbr;
     uint32_t cwnd = cc.cwnd;
     if (s.acked > 0 && !bound_by_loss(cc, s, cwnd)) {
-        const double gain =
-            b.mode == BbrState::startup || b.mode == BbrState::drain ? kHighGain : kWindowGain;
-        const uint32_t target = target_window(cc, b.mode == BbrState::probe_rtt ? 1 : gain, s.mss);
+        const uint32_t target = target_window(cc, window_gain(b), s.mss);
         if (b.full)
             cwnd = std::min(cwnd + s.acked, target);
         else if (cwnd < target || s.delivered < initial_window(s.mss))
@@ -204,6 +207,15 @@ void bbr_restart(Cc& cc, Duration, Duration, uint32_t, Instant) {
 }
 
 }  // namespace
+
+BbrView bbr_view(const Cc& cc) {
+    BbrView v;
+    v.bytes_per_second = uint64_t(max_rate(cc.bbr));
+    v.min_rtt = cc.bbr.min_rtt;
+    v.pacing_gain = pacing_gain(cc.bbr);
+    v.window_gain = window_gain(cc.bbr);
+    return v;
+}
 
 const CcAlgorithm kBbr{"bbr", bbr_grow, bbr_reduce, bbr_restart, bbr_control};
 

@@ -13,6 +13,7 @@ void enter_closed(Tcb& t, int error, Actions& out) {
     t.board.clear(*t.memory);
     t.out.clear(*t.memory);
     t.ooo.clear();
+    charge_frames(t);
     if (error != 0) out.error = error;
     out.set(kReleasable | kReadable | kWritable);
     if (error != 0) out.set(kFailed);
@@ -74,6 +75,7 @@ void close(Tcb& t, Instant now, Actions& out) {
     // Unread data: the peer must not believe that it arrived.
     if (t.in.bytes > 0 && t.state != State::CLOSED) {
         t.in.clear();
+        charge_frames(t);
         if (t.state == State::CLOSING || t.state == State::LAST_ACK || t.state == State::TIME_WAIT)
             return;  // both directions are done already, a RST would only destroy our last ACK
         abort(t, 0, out);
@@ -84,6 +86,7 @@ void close(Tcb& t, Instant now, Actions& out) {
             enter_closed(t, 0, out);
             return;
         case State::FIN_WAIT_2:
+            if (t.cfg.fin_timeout.ns == 0) return abort(t, 0, out);  // TCP_LINGER2 below zero
             t.timers.state_at = now + t.cfg.fin_timeout;
             return;
         default:
@@ -103,6 +106,7 @@ void release(Tcb& t) {
     }
     t.in.clear();
     t.ooo.clear();
+    charge_frames(t);
     t.state = State::CLOSED;
     stop_timers(t);
 }

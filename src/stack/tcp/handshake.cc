@@ -99,7 +99,7 @@ void negotiated(Tcb& t, uint16_t peer_mss) {
 
 void connected(Tcb& t, Instant now, Actions& out) {
     t.state = t.snd.fin_queued ? State::FIN_WAIT_1 : State::ESTABLISHED;
-    t.timers.retries = t.timers.backoff = 0;
+    end_series(t, now);
     t.timers.stalled_since = {};
     // RFC 6298 section 5.7: a SYN that had to be repeated starts the data with 3 s only where no sample exists; the
     // estimator's initial second stands, as in Linux.
@@ -199,7 +199,14 @@ Verdict arrives_in_syn_sent(Tcb& t, SegView& seg, Instant now, Actions& out) {
     t.snd.wl1 = seg.seq;
     t.snd.wl2 = seg.ack;
     disarm(t);
-    t.ack.now = true;
+    if (t.cfg.defer_accept > 0) {
+        // Linux: the side that set TCP_DEFER_ACCEPT expects to speak first; its text carries the ACK.
+        t.ack.pending = true;
+        t.ack.ato = Duration::millis(40);
+        t.timers.delack_at = now + Duration::millis(200);
+    } else {
+        t.ack.now = true;
+    }
     connected(t, now, out);
     return Verdict::go_on();
 }

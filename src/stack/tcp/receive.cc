@@ -51,15 +51,16 @@ Duration delay(const Tcb& t) {
     return std::min(ato, kDelackMax);
 }
 
-void schedule_ack(Tcb& t, Instant now) {
+void schedule_ack(Tcb& t, uint32_t text, Instant now) {
     AckState& a = t.ack;
     // Every second full segment at the latest (RFC 1122 MUST, RFC 5681), but only if the ACK also moves the window;
     // a merged frame counts as the segments it is made of.
     const bool two_full =
         uint32_t(t.rcv.nxt - t.rcv.acked) > a.rcv_mss &&
         (window_to_offer(t) >= t.rcv.wnd() || t.rcv.nxt + window_to_offer(t) >= t.rcv.adv);
-    const bool quick = a.quick > 0 && !a.pingpong && t.cfg.quickack;
-    if (two_full || quick || !t.ooo.empty()) {
+    const bool quick = t.cfg.quickack_always || (a.quick > 0 && !a.pingpong && t.cfg.quickack);
+    const bool small = t.cfg.quickack_bytes == 0 || text <= t.cfg.quickack_bytes;
+    if (two_full || (quick && small) || !t.ooo.empty()) {
         a.now = true;
         return;
     }
@@ -88,9 +89,14 @@ void stash_out_of_order(Tcb& t, SegView& seg, RxText text) {
     ++t.count.ooo_in;
     t.ack.now = true;
     if (t.ooo.charge() + t.in.charge() + text.len > charge_limit(t)) return;
+    if (t.memory->exhausted()) {
+        t.memory->note_refused();
+        return;
+    }
     text_of(*seg.packet) = text;
     SackBlock dup;
     t.ooo.insert(static_cast<Packet&&>(seg.packet), dup);
+    charge_frames(t);
     if (t.loss.sack_ok && dup.left < dup.right) {
         t.ack.dsack = true;
         t.ack.dsack_block = dup;
@@ -139,6 +145,14 @@ Verdict take_in_order(Tcb& t, SegView& seg, Instant now, Actions& out) {
         t.ack.now = true;
         return Verdict::drop(DropReason::receive_queue_full);
     }
+    if (t.memory->exhausted() && t.in.bytes > 0) {
+        // As Linux: what came out of order goes first (the peer repeats it), then new text; something to read is never refused.
+        t.memory->note_refused();
+        t.ooo.clear();
+        charge_frames(t);
+        t.ack.now = true;
+        if (t.memory->exhausted()) return Verdict::drop(DropReason::tcp_memory);
+    }
     note_text_arrival(t, seg, now);
     text_of(*seg.packet) = {t.rcv.nxt, seg.payload_offset + skip, len};
     t.in.append(static_cast<Packet&&>(seg.packet));
@@ -150,7 +164,8 @@ Verdict take_in_order(Tcb& t, SegView& seg, Instant now, Actions& out) {
     }
     advance_rcv_nxt(t, uint32_t(nxt - before), now);
     out.set(kReadable);
-    schedule_ack(t, now);
+    charge_frames(t);
+    schedule_ack(t, len, now);
     return Verdict::go_on();
 }
 
@@ -211,6 +226,7 @@ Verdict check_fin(Tcb& t, const SegView& seg, Seq text_end, Instant now, Actions
     t.rcv.nxt += 1;
     t.rcv.adv = Seq::max(t.rcv.adv, t.rcv.nxt);
     t.ooo.clear();
+    charge_frames(t);
     t.ack.now = true;
     t.ack.pingpong = false;
     out.set(kPeerClosed | kReadable);
@@ -261,6 +277,13 @@ uint16_t offer_window(Tcb& t) {
     return uint16_t(window >> t.rcv.wscale);
 }
 
+void charge_frames(Tcb& t) {
+    const uint32_t held = t.in.charge() + t.ooo.charge();
+    if (held == t.charged || t.memory == nullptr) return;
+    t.memory->charge_frames(int64_t(held) - int64_t(t.charged));
+    t.charged = held;
+}
+
 void acked_now(Tcb& t, unsigned segments) {
     t.rcv.acked = t.rcv.nxt;
     t.ack.now = t.ack.pending = t.ack.dsack = false;
@@ -289,6 +312,7 @@ void autotune(Tcb& t, uint32_t n, Instant now) {
 }  // namespace
 
 void after_read(Tcb& t, uint32_t n, Instant now, Actions& out) {
+    charge_frames(t);
     if (n == 0 || t.state <= State::SYN_SENT || t.state == State::TIME_WAIT) return;
     if (t.rcv.buffer < t.cfg.receive_buffer_max) autotune(t, n, now);
     if (t.rcv.fin_done) return;

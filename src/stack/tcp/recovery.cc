@@ -127,7 +127,7 @@ void judge(Tcb& t, const SegView& seg, AckNews& news, Instant now) {
         // Without SACK an original may have arrived long before: only the answer to new text (step 3b) counts.
         const bool original =
             l.frto && news.result.original_acked && (l.sack_ok || t.snd.nxt > l.recover);
-        if (!(news.advanced || original) || !undo_timeout(t, seg, original))
+        if (!(news.advanced || original) || !undo_timeout(t, seg, original, now))
             answer_after_timeout(t, news);
     }
     // A reduction for ECN ends when something sent after it is acknowledged: CWR reached the peer.
@@ -201,7 +201,7 @@ void advance(Tcb& t, const SegView& seg, AckResult& result, Actions& out) {
     t.snd.una = seg.ack;
     if (t.snd.urgent && t.snd.una >= t.snd.up) t.snd.urgent = false;
     t.count.bytes_acked += result.acked;
-    t.timers.retries = t.timers.backoff = 0;
+    end_series(t, result.now);
     t.timers.stalled_since = {};
     t.soft_error = 0;
     t.loss.dup_acks = 0;

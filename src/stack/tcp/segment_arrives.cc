@@ -212,8 +212,10 @@ Verdict segment_arrives_slow(Tcb& t, SegView& seg, Instant now, Actions& out) {
 }
 
 Verdict segment_arrives(Tcb& t, SegView& seg, Instant now, Actions& out) {
-    ++t.count.segs_in;
-    if (seg.payload_len > 0) ++t.count.data_segs_in;
+    const uint32_t segments =
+        seg.gso_size ? (seg.payload_len + seg.gso_size - 1) / seg.gso_size : 1;
+    t.count.segs_in += segments;
+    if (seg.payload_len > 0) t.count.data_segs_in += segments;
     Verdict verdict;
     if (fast_path(t, seg, now, out, verdict)) return verdict;
     return segment_arrives_slow(t, seg, now, out);

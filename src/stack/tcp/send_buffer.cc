@@ -10,7 +10,8 @@ namespace vma::tcp {
 
 SendChunk* TcpMemory::take_chunk(size_t want, bool first) {
     bool large = want > kSmallChunk - sizeof(SendChunk);
-    if (bytes_out_ + (large ? kLargeChunk : kSmallChunk) > limit_) {
+    if (refuses(large ? kLargeChunk : kSmallChunk)) {
+        ++refused_;
         if (!first) return nullptr;
         large = false;
     }
@@ -18,13 +19,15 @@ SendChunk* TcpMemory::take_chunk(size_t want, bool first) {
     void* raw = arena_->allocate(block);
     if (raw == nullptr) return nullptr;
     ++chunks_out_;
-    bytes_out_ += block;
+    chunk_bytes_ += block;
+    charge(block);
     return new (raw) SendChunk{nullptr, 0, 0, uint32_t(block - sizeof(SendChunk)), large};
 }
 
 void TcpMemory::give_chunk(SendChunk* chunk) {
     const uint32_t block = chunk->large ? kLargeChunk : kSmallChunk;
-    bytes_out_ -= block;
+    chunk_bytes_ -= block;
+    charge(-int64_t(block));
     arena_->free(chunk, block);
     --chunks_out_;
 }

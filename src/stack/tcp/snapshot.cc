@@ -77,6 +77,7 @@ bool fill_unread(Tcb& t, ByteView bytes, PacketPool& pool) {
         p->len = uint32_t(n);
         text_of(*p) = {seq, 0, uint32_t(n)};
         t.in.append(static_cast<Packet&&>(p));
+        charge_frames(t);
         seq += uint32_t(n);
         bytes = bytes.subspan(n);
     }

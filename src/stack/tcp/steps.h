@@ -94,7 +94,7 @@ bool undo_partial(Tcb& t, const SegView& seg);
 // All that was repeated came twice:
 bool undo_by_duplicates(Tcb& t);
 // In timeout recovery; `proven` by F-RTO:
-bool undo_timeout(Tcb& t, const SegView& seg, bool proven);
+bool undo_timeout(Tcb& t, const SegView& seg, bool proven, Instant now);
 
 // receive.cc
 Verdict take_text(Tcb& t, SegView& seg, Instant now, Actions& out);
@@ -110,6 +110,8 @@ uint32_t window_to_offer(const Tcb& t);
 void acked_now(Tcb& t, unsigned segments);
 void challenge_ack(Tcb& t, Instant now);
 void enter_quickack(Tcb& t, uint16_t segments);
+// Tells TcpMemory what the frames held cost; after anything that took some in or gave some back.
+void charge_frames(Tcb& t);
 // Application consumed bytes: window update, buffer autotuning.
 void after_read(Tcb& t, uint32_t n, Instant now, Actions& out);
 uint8_t scale_for(uint32_t window);
@@ -117,6 +119,8 @@ uint8_t scale_for(uint32_t window);
 // timers.cc
 void stop_timers(Tcb& t);
 void arm(Tcb& t, Rtx kind, Instant at);
+// Progress: a series of expiries is over.
+void end_series(Tcb& t, Instant now);
 inline void disarm(Tcb& t) { arm(t, Rtx::none, Instant::never()); }
 void start_keepalive(Tcb& t, Instant now);
 

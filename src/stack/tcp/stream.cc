@@ -10,7 +10,15 @@ size_t write(Tcb& t, const iovec* iov, size_t count, Instant now, Actions& out) 
     if (!t.can_send() &&
         !((t.state == State::SYN_SENT || t.state == State::SYN_RECEIVED) && !t.snd.fin_queued))
         return 0;
+    // As Linux, a write passes the mark by what one frame holds: it is looked at per frame, not per byte.
+    const uint32_t unsent = unsent_bytes(t);
+    if (unsent >= t.cfg.notsent_lowat) return 0;
+    const uint32_t frame = std::max<uint32_t>(t.cfg.max_gso_bytes, t.snd.mss);
+    const uint32_t limit = t.out.limit;
+    const uint64_t mark = uint64_t(t.out.bytes) + std::max(t.cfg.notsent_lowat - unsent, frame);
+    t.out.limit = uint32_t(std::min<uint64_t>(limit, mark));
     const size_t n = t.out.append(*t.memory, iov, count);
+    t.out.limit = limit;
     t.busy.write_cut = t.out.room() == 0;
     if (n > 0) out.set(kOutput);
     return n;
@@ -87,6 +95,11 @@ uint32_t unsent_bytes(const Tcb& t) {
     return t.snd.nxt < end ? uint32_t(end - t.snd.nxt) : 0;
 }
 
+bool writable(const Tcb& t) {
+    return uint64_t(t.out.room()) * 3 >= t.out.limit &&
+           uint64_t(unsent_bytes(t)) * 2 < t.cfg.notsent_lowat;
+}
+
 Numbers numbers(const Tcb& t, Instant now) {
     Numbers n{};
     const uint32_t mss = std::max<uint32_t>(t.snd.mss, 1);
@@ -100,6 +113,10 @@ Numbers numbers(const Tcb& t, Instant now) {
     n.rcv_wscale = t.rcv.wscale;
     n.timestamps = t.ts.on;
     n.sack = t.loss.sack_ok;
+    n.scaling = t.snd.scaling;
+    n.pmtu = t.cfg.mss + (t.remote.addr.is_v4() ? 40u : 60u);
+    n.advmss =
+        (t.cfg.max_seg ? std::min(t.cfg.mss, t.cfg.max_seg) : t.cfg.mss) - (t.ts.on ? 12u : 0u);
     n.rto_us = uint32_t(t.rtt.backed_off(t.timers.backoff).to_micros());
     n.ato_us = uint32_t(t.ack.ato.to_micros());
     n.snd_mss = t.snd.mss;
@@ -138,6 +155,10 @@ Numbers numbers(const Tcb& t, Instant now) {
     n.reordering_seen = t.loss.rack.reorderings;
     n.delivered_ce = t.count.ece_in;
     n.total_rto = t.count.timeouts;
+    n.rto_recoveries = t.count.timeout_series;
+    Duration stalled = t.count.timeout_time;
+    if (t.timers.retries > 0) stalled = stalled + (now - t.timers.stalled_since);
+    n.rto_time_ms = uint32_t(stalled.to_millis());
     n.rcv_rtt_us = uint32_t(t.autotune.rtt.to_micros());
     if (t.rate.interval.ns > 0)
         n.delivery_rate = uint64_t(double(t.rate.bytes) * 1e9 / double(t.rate.interval.ns));

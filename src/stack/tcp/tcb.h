@@ -49,7 +49,9 @@ struct TcpConfig {
     CcKind cc = CcKind::cubic;
     bool timestamps = true, window_scaling = true, sack = true;
     bool nodelay = false, cork = false;
-    bool quickack = true;  // TCP_QUICKACK as set last
+    bool quickack = true;          // TCP_QUICKACK as set last
+    bool quickack_always = false;  // VMA_TCP_QUICKACK: no ACK is ever delayed
+    uint32_t quickack_bytes = 0;   // larger texts are not acknowledged at once for it, 0: all are
     bool keepalive = false;
     bool slow_start_after_idle = true;
     bool tail_probe = true;    // tcp_early_retrans 3
@@ -62,7 +64,8 @@ struct TcpConfig {
     uint16_t base_mss = 1024;  // tcp_base_mss, where that search begins
     uint8_t syn_retries = 6, synack_retries = 5, retries1 = 3, retries2 = 15, orphan_retries = 8;
     uint8_t keepalive_probes = 9;
-    uint16_t quickack_segments = 16;  // VMA_TCP_QUICKACK_THRESHOLD's seam
+    uint16_t quickack_segments = 16;      // of the quick-ACK phase
+    uint32_t notsent_lowat = UINT32_MAX;  // TCP_NOTSENT_LOWAT: bytes written ahead of SND.NXT
     Duration keepalive_idle = Duration::seconds(7200), keepalive_interval = Duration::seconds(75);
     Duration user_timeout{0};                      // TCP_USER_TIMEOUT, zero: off
     Duration fin_timeout = Duration::seconds(60);  // of an orphan in FIN_WAIT_2
@@ -244,6 +247,8 @@ struct Counters {
     uint32_t undos = 0, tail_probes = 0, spurious_timeouts = 0, ce_in = 0, ece_in = 0;
     uint64_t bytes_lost = 0;  // marked lost, ever
     uint32_t black_holes = 0;
+    uint32_t timeout_series = 0;  // RTO expiries in a row count as one
+    Duration timeout_time{0};     // in such series, ended ones
 };
 
 struct Tcb {
@@ -272,6 +277,7 @@ struct Tcb {
     SendBuffer out;
     ReceiveQueue in;
     Reorder ooo;
+    uint32_t charged = 0;  // of `in` and `ooo`, as told to `memory`
     TcpConfig cfg;
     Counters count;
     BusyTimes busy;

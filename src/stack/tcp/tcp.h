@@ -145,11 +145,17 @@ bool may_reuse(const TimeWait& tw, Instant now, Seq& iss_hint);
 inline uint32_t unread_bytes(const Tcb& t) { return t.in.bytes; }    // SIOCINQ
 inline uint32_t unacked_bytes(const Tcb& t) { return t.out.bytes; }  // SIOCOUTQ
 uint32_t unsent_bytes(const Tcb& t);                                 // SIOCOUTQNSD
+// May write() be told to go on? Linux's rule for readiness: a third of the buffer is free and at most half of
+// TCP_NOTSENT_LOWAT waits.
+bool writable(const Tcb& t);
 // Numbers for TCP_INFO, in its units where it has some.
 struct Numbers {
     State state;
     uint8_t retransmits, probes, backoff, snd_wscale, rcv_wscale;
-    bool timestamps, sack;
+    bool timestamps, sack, scaling;
+    bool syn_data;           // text of our SYN was taken, or the peer's was
+    uint8_t fast_open_fail;  // Linux's TFO_*, 0 unknown
+    uint32_t pmtu, advmss;
     uint32_t rto_us, ato_us, snd_mss, rcv_mss, unacked, sacked, lost,
         retrans;  // counts are segments
     uint32_t last_data_sent_ms, last_data_recv_ms, last_ack_recv_ms;
@@ -159,7 +165,8 @@ struct Numbers {
     uint64_t bytes_acked, bytes_received, bytes_sent, bytes_retrans;
     uint64_t segs_in, segs_out, data_segs_in, data_segs_out, delivered;
     uint32_t dsack_dups, ooo_packets;
-    uint32_t reordering, reordering_seen, delivered_ce, total_rto, rcv_rtt_us;
+    uint32_t reordering, reordering_seen, delivered_ce, total_rto, rto_recoveries, rto_time_ms,
+        rcv_rtt_us;
     uint64_t delivery_rate;  // bytes per second, 0: no sample
     bool delivery_rate_app_limited, ecn, ecn_seen;
     uint8_t ca_state;  // Linux's TCP_CA_*: 0 open, 1 disorder, 2 CWR, 3 recovery, 4 loss

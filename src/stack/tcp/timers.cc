@@ -32,7 +32,10 @@ void syn_expired(Tcb& t, Instant now, Actions& out) {
         enter_closed(t, t.soft_error ? t.soft_error : ETIMEDOUT, out);
         return;
     }
-    if (t.timers.retries == 0) t.timers.stalled_since = t.timers.rtx_at - t.rtt.rto;
+    if (t.timers.retries == 0) {
+        t.timers.stalled_since = t.timers.rtx_at - t.rtt.rto;
+        ++t.count.timeout_series;
+    }
     ++t.timers.retries;
     ++t.timers.backoff;
     ++t.count.retransmits;
@@ -56,6 +59,7 @@ void rto_expired(Tcb& t, Instant now, Actions& out) {
         enter_closed(t, t.soft_error ? t.soft_error : ETIMEDOUT, out);
         return;
     }
+    if (t.timers.retries == 0) ++t.count.timeout_series;
     if (t.timers.retries < 255) ++t.timers.retries;
     if (t.timers.backoff < 32) ++t.timers.backoff;
     suspect_black_hole(t, out);
@@ -145,6 +149,12 @@ void delack_expired(Tcb& t, Actions& out) {
 void arm(Tcb& t, Rtx kind, Instant at) {
     t.timers.kind = kind;
     t.timers.rtx_at = kind == Rtx::none ? Instant::never() : at;
+}
+
+void end_series(Tcb& t, Instant now) {
+    if (t.timers.retries > 0)
+        t.count.timeout_time = t.count.timeout_time + (now - t.timers.stalled_since);
+    t.timers.retries = t.timers.backoff = 0;
 }
 
 void stop_timers(Tcb& t) {

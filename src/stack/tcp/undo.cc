@@ -98,13 +98,13 @@ bool undo_by_duplicates(Tcb& t) {
     return true;
 }
 
-bool undo_timeout(Tcb& t, const SegView& seg, bool proven) {
+bool undo_timeout(Tcb& t, const SegView& seg, bool proven, Instant now) {
     if (!proven && !(t.loss.undo.armed && (all_were_duplicates(t) || original_echoed(t, seg))))
         return false;
     ++t.count.spurious_timeouts;
     if (t.loss.undo.armed) take_back(t);
     t.board.unmark_lost();
-    t.timers.retries = t.timers.backoff = 0;
+    end_series(t, now);
     reopen(t);
     return true;
 }

@@ -292,6 +292,9 @@ void Script::config(ScriptLine& line) {
     flag("tail_probe", c.tail_probe);
     flag("frto", c.frto);
     number("ecn", c.ecn);
+    flag("quickack_always", c.quickack_always);
+    number("quickack_bytes", c.quickack_bytes);
+    number("notsent_lowat", c.notsent_lowat);
     flag("cookies", c.syn_cookies);
     flag("mtu_probing", c.mtu_probing);
     number("defer_accept", c.defer_accept);
@@ -651,6 +654,11 @@ void Script::expect(ScriptLine& line) {
     number("challenges", t_.count.challenge_acks);
     number("paws", t_.count.paws_drops);
     number("backoff", t_.timers.backoff);
+    number("writable", writable(t_) ? 1 : 0);
+    number("unsent", unsent_bytes(t_));
+    number("rto_recoveries", n.rto_recoveries);
+    number("rto_time_ms", n.rto_time_ms);
+    number("data_segs_in", int64_t(n.data_segs_in));
     number("eof", at_eof(t_) ? 1 : 0);
     if (const auto v = line.time_of("rto"))
         if (*v != t_.rtt.rto) fail("rto is " + std::to_string(t_.rtt.rto.to_micros()) + " us");

@@ -89,6 +89,67 @@ TEST(Memory, SmallSegmentsInOrderAreMerged) {
     EXPECT_LE(c.t.in.charge(), 4u * 20000 + 8192);
 }
 
+// What one connection holds presses on all of the process, and goes back when it ends.
+TEST(Memory, BudgetIsTheProcesss) {
+    TcpBudget budget;
+    budget.set_limits(200000, 300000, 400000);
+    {
+        Conn a, b;
+        a.cfg.send_buffer = 1 << 20;
+        a.established(1000, 1000);
+        b.cfg.receive_buffer = b.cfg.receive_buffer_max = 300000;
+        b.established(1000, 60000, 3);
+        a.world.memory->set_budget(&budget);
+        b.world.memory->set_budget(&budget);
+        EXPECT_FALSE(b.world.memory->pressure());
+        EXPECT_GT(a.send(std::string(500000, 'x')), 250000u);
+        EXPECT_LE(budget.used(), 400000u);
+        EXPECT_TRUE(b.world.memory->pressure());
+        EXPECT_EQ(budget.pressures(), 1u);
+        EXPECT_EQ(a.send("y"), 0u);
+        EXPECT_GT(a.world.memory->refused(), 0u);
+        // The other connection lives: its window shrinks, what it reads makes room, its writer gets one small chunk.
+        b.pull_all();
+        for (int i = 0; i < 320; ++i) {
+            b.recv({b.t.rcv.nxt.v, 1001, kAck, std::string(1000, 'p')});
+            b.pull_all();
+            EXPECT_EQ(b.receive().size(), 1000u);
+        }
+        EXPECT_LE(b.t.rcv.wnd(), 5000u);
+        EXPECT_GT(b.send("z"), 0u);
+        // The writer's connection ends: room for all.
+        abort(a.t, 0, a.fresh());
+        release(a.t);
+        EXPECT_FALSE(b.world.memory->pressure());
+        b.recv({b.t.rcv.nxt.v, 1001, kAck, std::string(1000, 'p')});
+        b.receive();
+        b.pull_all();
+        EXPECT_GT(b.t.rcv.wnd(), 100000u);
+    }
+    EXPECT_LT(budget.used(), 2 * 65536u);  // told in steps
+}
+
+// At the limit text is refused, but never the one that an empty queue waits for, and none that was promised is lost for good.
+TEST(Memory, LimitRefusesFramesButNotTheFirst) {
+    Conn c;
+    c.established(1000);
+    c.world.memory->set_limit(10000);
+    for (int i = 0; i < 7; ++i) c.recv({c.t.rcv.nxt.v, 1001, kAck, std::string(1000, 'p')});
+    c.recv({c.t.rcv.nxt.v + 3000, 1001, kAck, std::string(1000, 'o')});  // one out of order
+    EXPECT_EQ(c.t.ooo.bytes, 1000u);
+    const uint32_t before = c.t.rcv.nxt.v;
+    // The next one in order pushes the one out of order out, the one after that is refused.
+    c.recv({c.t.rcv.nxt.v, 1001, kAck, std::string(1000, 'p')});
+    EXPECT_EQ(c.t.rcv.nxt.v, before + 1000);
+    EXPECT_EQ(c.t.ooo.bytes, 0u);
+    EXPECT_EQ(c.recv({c.t.rcv.nxt.v, 1001, kAck, std::string(1000, 'p')}),
+              Verdict::drop(DropReason::tcp_memory));
+    EXPECT_GT(c.world.memory->refused(), 0u);
+    EXPECT_EQ(c.receive().size(), 8000u);
+    EXPECT_EQ(c.recv({c.t.rcv.nxt.v, 1001, kAck, std::string(1000, 'p')}).kind, Verdict::Continue);
+    EXPECT_EQ(c.world.memory->frame_bytes(), c.t.in.charge());
+}
+
 TEST(Memory, RecordsAreSmall) {
     // RFC 4987 section 3.1: what a stranger's SYN costs; two addresses of either family are most of it.
     EXPECT_LE(sizeof(HalfOpen), 128u);
