@@ -26,6 +26,9 @@ constexpr Duration kAttendEvery = Duration::millis(10);
 constexpr Duration kAttendIdle =
     Duration::millis(250);  // threads of the program sleep on every shard, or nothing moves
 constexpr Duration kHousekeeping = Duration::millis(500);
+// A turn takes microseconds, or as long as another process holds the lock of the shared tables; a loaded machine may not let
+// the thread run at once.
+constexpr Duration kStopWithin = Duration::seconds(2);
 
 OwnFd g_control;
 // VMA_CONF_WATCH. Never destroyed: the thread may outlive exit handlers.
@@ -220,7 +223,7 @@ void InternalThread::stop() {
     if (!g_running.load(std::memory_order_acquire) || t_internal) return;
     g_stop = true;
     poke();
-    const timespec bound{0, 100'000'000};
+    const timespec bound{kStopWithin.ns / 1'000'000'000, kStopWithin.ns % 1'000'000'000};
     if (g_ended.load(std::memory_order_acquire) == 0)
         sys::futex(reinterpret_cast<uint32_t*>(&g_ended), 0 /* FUTEX_WAIT */, 0, &bound);
     g_running = false;

@@ -12,7 +12,7 @@ class InternalThread {
     static void poke();   // any thread; one write(2)
     // Something is due at `at`: pokes the thread if it would sleep (much) longer than that.
     static void wake_by(Instant at);
-    static void stop();  // asks it to end and waits at most 100 ms
+    static void stop();  // asks it to end and waits at most two seconds
     static void forget_in_child();
     static int control_fd();  // written by poke(); -1 when there is no thread
     // True on the internal thread itself.

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <new>
 
+#include "base/spin_lock.h"
 #include "base/sys.h"
 #include "dev/packet/bpf_calls.h"
 #include "dev/packet/interfaces.h"
@@ -28,6 +29,7 @@ constexpr unsigned kLinkTries = 500;  // a millisecond each
 struct Registry {
     std::atomic<Hook*> hooks[kMostHooks] = {};
     std::atomic<int> pid{0};
+    SpinLock lock;  // use counts: a hook is not deleted under who looks at it
 };
 Registry g_registry;
 
@@ -35,6 +37,7 @@ void forget_after_fork() {
     const int pid = sys::getpid();
     if (g_registry.pid.exchange(pid) == pid) return;
     for (auto& h : g_registry.hooks) h.store(nullptr);
+    new (&g_registry.lock) SpinLock;
 }
 
 // Runs Hook::Meanwhile beside the caller, or at join() when no thread is to be had. Signals are the program's threads' business.
@@ -114,14 +117,21 @@ Result<Hook*> Hook::open(int ifindex, std::string* why, Meanwhile meanwhile) {
     }
     std::atomic<Hook*>* place = nullptr;
     for (auto& h : g_registry.hooks) {
-        Hook* hook = h.load();
+        Hook* hook;
+        bool same = false;
+        {
+            SpinGuard guard(g_registry.lock);
+            hook = h.load();
+            same = hook != nullptr && hook->cookie_ == *cookie;
+            if (same) ++hook->users_;
+        }
         if (hook == nullptr) {
             if (!place) place = &h;
-        } else if (hook->cookie_ == *cookie) {
+        } else if (same) {
             const Status s = hook->start(ifindex, why, meanwhile);
-            if (!s) return Errno{s.error()};
-            ++hook->users_;
-            return hook;
+            if (s) return hook;
+            hook->close();
+            return Errno{s.error()};
         }
     }
     if (!place) {
@@ -149,24 +159,39 @@ Result<Hook*> Hook::open(int ifindex, std::string* why, Meanwhile meanwhile) {
 }
 
 void Hook::close() {
-    if (--users_ != 0) return;
-    for (auto& h : g_registry.hooks)
-        if (h.load() == this) h.store(nullptr);
+    {
+        SpinGuard guard(g_registry.lock);
+        if (--users_ != 0) return;
+        for (auto& h : g_registry.hooks)
+            if (h.load() == this) h.store(nullptr);
+    }
     delete this;
 }
 
-unsigned Hook::sweep_all() {
+template <class Fn>
+void Hook::for_each(Fn&& fn) {
     forget_after_fork();
+    for (auto& h : g_registry.hooks) {
+        Hook* hook;
+        {
+            SpinGuard guard(g_registry.lock);
+            hook = h.load();
+            if (hook == nullptr) continue;
+            ++hook->users_;
+        }
+        fn(*hook);
+        hook->close();
+    }
+}
+
+unsigned Hook::sweep_all() {
     unsigned count = 0;
-    for (auto& h : g_registry.hooks)
-        if (Hook* hook = h.load()) count += hook->sweep();
+    for_each([&](Hook& hook) { count += hook.sweep(); });
     return count;
 }
 
 void Hook::guard_all() {
-    forget_after_fork();
-    for (auto& h : g_registry.hooks)
-        if (Hook* hook = h.load()) (void)hook->guard();
+    for_each([](Hook& hook) { (void)hook.guard(); });
 }
 
 // Joins or creates the hook if this process has none yet, and puts the receive program onto the interface.

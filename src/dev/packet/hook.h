@@ -13,6 +13,8 @@
 // the namespace); steer, unsteer, sweep and claim from any thread. Objects are private to the process.
 #pragma once
 
+#include <atomic>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -91,7 +93,7 @@ class Hook {
     // Cheap when nothing happened: one system call per other process.
     unsigned sweep();
 
-    // Of all hooks of this process.
+    // Of all hooks of this process. Any thread, also while the last ring goes.
     static unsigned sweep_all();
     static void guard_all();
 
@@ -120,8 +122,12 @@ class Hook {
     void count_port(const vma_flow_key& key, int32_t by);
     vma_hook_head& head() { return *reinterpret_cast<vma_hook_head*>(&slots_[0]); }
 
+    template <class Fn>
+    static void for_each(Fn&& fn);
+
     uint64_t cookie_ = 0;
-    unsigned users_ = 0;
+    std::atomic<unsigned> users_{
+        0};  // rings, and threads in sweep_all() or guard_all(); changed under the registry's lock
     uint32_t token_ = 0;
     bool shared_ = false;
     OwnFd namespace_, flows_, rings_, rx_program_, tx_program_;

@@ -499,6 +499,25 @@ TEST_F(PacketRingTest, twenty_processes_share_one_program) {
     close(ready[1]);
 }
 
+// The internal thread of a process looks for dead owners while another thread closes the last ring.
+TEST_F(PacketRingTest, sweeping_beside_rings_that_come_and_go) {
+    Pool pool;
+    std::atomic<bool> stop{false};
+    std::thread sweeper([&] {
+        Inside here(veth->b());
+        while (!stop.load()) (void)sweep_packet_rings();
+    });
+    for (unsigned i = 0; i < 20; ++i) {
+        std::string why;
+        auto ring = open_ring(veth->b(), pool.pool, &why, 256 * 1024);
+        EXPECT_TRUE(ring) << why;
+        if (ring) delete *ring;
+    }
+    stop = true;
+    sweeper.join();
+    EXPECT_EQ(programs_on(veth->b()), 0u);
+}
+
 TEST_F(PacketRingTest, refused_segmentation_is_done_here) {
     ASSERT_EQ(Veth::run(veth->a(),
                         "ethtool -K vta tx-tcp-segmentation off tx-tcp-ecn-segmentation off "
