@@ -189,7 +189,7 @@ class Full(Http):
     def test_files(self):
         self.files({
             "nginx": self.nginx,
-            "nginx without sendfile": (lambda preload: self.nginx(preload, sendfile="off"), True),
+            "nginx without sendfile": lambda preload: self.nginx(preload, sendfile="off"),
             "python": self.python_server,
         })
 

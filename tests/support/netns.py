@@ -130,6 +130,11 @@ class Process:
         with self._news:
             return "".join(self._text)
 
+    def tell(self, line):
+        """One line to standard input, which was a pipe at start."""
+        self.stdin.write(line.encode() + b"\n")
+        self.stdin.flush()
+
     def expect(self, pattern, timeout=10.0):
         """Waits for output that matches; the match. AssertionError when it ends or time passes without."""
         end = time.monotonic() + timeout
@@ -288,6 +293,19 @@ class Namespace:
         if not eventually(lambda: self.bound(protocol, port) or ended(), timeout) or ended():
             text = process.out if process else ""
             raise AssertionError(f"{self.name}: {protocol} port {port} is not bound after {timeout} s\n{text}")
+
+    def wait_served(self, port, process, timeout=10.0):
+        """Waits until a preloaded program's TCP listener is served by a ring: it is the kernel's until the program polls it."""
+        text = ""
+
+        def served():
+            nonlocal text
+            text = subprocess.run([binary("vma_stats"), "explain", "-p", str(process.pid)], capture_output=True, text=True,
+                                  timeout=10, check=False).stdout
+            return re.search(rf"tcp +\S+:{port} +-> \* +offloaded", text)
+
+        if not eventually(served, timeout):
+            raise AssertionError(f"{self.name}: no ring serves port {port} after {timeout} s\n{text}\n{process.out}")
 
     def pids(self):
         return [int(p) for p in _ip("netns", "pids", self.name).split()]

@@ -123,6 +123,8 @@ def _run_pair(client, server, mode, protocol, size, seconds, client_env=None, se
             process.wait(10)
         for i in {0, sockets - 1}:
             server.wait_bound(protocol, port + i, process=None if daemonize else process)
+            if protocol == "tcp" and server_env and not daemonize:
+                server.wait_served(port + i, process)
         done = client.run(client_line, cpu=client_cpu, env=client_env, timeout=seconds + 30)
         if daemonize:
             server_rc = _stop_daemon(server, stop_timeout)
