@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 
+#include <array>
 #include <utility>
 
 #include "engine/shard.h"
@@ -115,25 +116,40 @@ Result<TcpListener*> TcpEngine::listen(const Endpoint& local, const tcp::TcpConf
 }
 
 void TcpEngine::detach_listener(TcpListener& l) {
-    // Embryos: found by walking the table; this is rare.
-    for (;;) {
-        TcpHalfOpen* embryo = nullptr;
-        demux_.for_each([&](TcpTarget& target) {
-            if (embryo == nullptr && target.kind == TcpTarget::Kind::half_open &&
-                static_cast<TcpHalfOpen&>(target).listener == &l)
-                embryo = &static_cast<TcpHalfOpen&>(target);
-        });
-        if (embryo == nullptr) break;
-        destroy(*embryo);
-    }
-    // The flows go next: connections that live under them get one of their own first.
+    if (std::exchange(l.detached, true)) return;
+    // The flows go next: what lives under them gets one of its own first. Found by walking the table; this is rare.
+    unsigned kept = 0;
     demux_.for_each([&](TcpTarget& target) {
-        if (target.kind != TcpTarget::Kind::connection) return;
-        auto& c = static_cast<TcpConnection&>(target);
-        if (!c.steered && c.tuple.local.port == l.tuple.local.port &&
-            (l.tuple.local.addr.is_any() || c.tuple.local.addr == l.tuple.local.addr))
-            c.steered = steer(c.tuple);
+        if (target.kind == TcpTarget::Kind::half_open) {
+            auto& h = static_cast<TcpHalfOpen&>(target);
+            if (h.listener == &l && kept < kMostKept) {
+                h.steered = steer({h.record.local, h.record.remote});
+                kept += h.steered;
+            }
+        } else if (target.kind == TcpTarget::Kind::connection) {
+            auto& c = static_cast<TcpConnection&>(target);
+            if (!c.steered && c.tuple.local.port == l.tuple.local.port &&
+                (l.tuple.local.addr.is_any() || c.tuple.local.addr == l.tuple.local.addr))
+                c.steered = steer(c.tuple);
+        }
     });
+    destroy_half_open(l, [](const TcpHalfOpen& h) { return !h.steered; });
+}
+
+template <class Which>
+void TcpEngine::destroy_half_open(TcpListener& l, Which&& which) {
+    constexpr unsigned kBatch = 256;
+    for (;;) {
+        std::array<TcpHalfOpen*, kBatch> found;
+        unsigned n = 0;
+        demux_.for_each([&](TcpTarget& target) {
+            if (n == kBatch || target.kind != TcpTarget::Kind::half_open) return;
+            auto& h = static_cast<TcpHalfOpen&>(target);
+            if (h.listener == &l && which(h)) found[n++] = &h;
+        });
+        for (unsigned i = 0; i < n; i++) destroy(*found[i]);
+        if (n < kBatch) return;
+    }
 }
 
 void TcpEngine::forget(TcpConnection& c, Instant now) {
@@ -190,7 +206,17 @@ bool TcpEngine::was_forgotten(const Received& r, Instant now) const {
     return false;
 }
 
+bool TcpEngine::listener_was_forgotten(const Received& r, Instant now) const {
+    for (const Forgotten& f : forgotten_)
+        if (f.until > now && f.tuple.remote.port == 0 && f.tuple.local.port == r.local.port &&
+            (f.tuple.local.addr.is_any() || f.tuple.local.addr == r.local.addr))
+            return true;
+    return false;
+}
+
 void TcpEngine::close_listener(TcpListener& l, Instant now) {
+    if (l.detached) forgotten_[next_forgotten_++ % kForgotten] = {l.tuple, now + kForgottenFor};
+    destroy_half_open(l, [](const TcpHalfOpen&) { return true; });
     detach_listener(l);
     demux_.remove(l.tuple);
     l.news_hook.unlink();
@@ -265,6 +291,7 @@ void TcpEngine::leave_tuple(TcpConnection& c) {
 }
 
 void TcpEngine::destroy(TcpConnection& c) {
+    if (c.listener && c.accept_hook.linked()) c.listener->state.accept_queue--;
     drop_deadline(c);
     c.output_hook.unlink();
     c.news_hook.unlink();
@@ -278,7 +305,9 @@ void TcpEngine::destroy(TcpConnection& c) {
 
 void TcpEngine::destroy(TcpHalfOpen& h) {
     drop_deadline(h);
-    demux_.remove({h.record.local, h.record.remote});
+    const FlowTuple tuple{h.record.local, h.record.remote};
+    demux_.remove(tuple);
+    if (h.steered) unsteer(tuple);
     h.listener->state.half_open--;
     counters_.half_open--;
     arena_.destroy(&h);

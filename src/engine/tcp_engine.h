@@ -73,6 +73,7 @@ struct TcpListener : TcpTarget {
     List<TcpConnection, &TcpConnection::accept_hook> ready;  // established, not accepted
     ListHook news_hook;
     uint64_t overflows = 0;
+    bool detached = false;  // its flows are gone: the kernel's listener answers for the port
 };
 
 struct TcpHalfOpen : TcpTarget {
@@ -80,6 +81,7 @@ struct TcpHalfOpen : TcpTarget {
     tcp::HalfOpen record;
     TcpListener* listener = nullptr;
     MacAddr peer_mac{};
+    bool steered = false;  // has a 5-tuple flow of its own
 };
 
 struct TcpRemains : TcpTarget {
@@ -149,13 +151,15 @@ class TcpEngine {
     // A listener for tuple.local; flows are steered for each of `addresses`.
     Result<TcpListener*> listen(const Endpoint& local, const tcp::TcpConfig& config,
                                 uint32_t backlog, NetworkMonitor& monitor, void* owner);
-    // Embryos vanish, connections that wait to be accepted are reset, as Linux does.
+    // Embryos vanish, connections that wait to be accepted are reset, as Linux does. What still comes for one that was
+    // detached is dropped: the peer repeats it, and the kernel's listener answers.
     void close_listener(TcpListener& listener, Instant now);
-    // The listener's flows go: connections that live under them get one of their own, half-open ones vanish. It is still
-    // there for accept().
+    // The listener's flows go: connections and half-open ones that live under them get one of their own (half-open ones
+    // beyond kMostKept vanish). It is still there for accept(), and a SYN that comes late is still answered.
     void detach_listener(TcpListener& listener);
+    static constexpr unsigned kMostKept = 1024;
     // The connection was handed to the kernel: it vanishes here without a segment, and segments of it that are on their way
-    // are dropped instead of answered.
+    // are dropped instead of answered. One that waits to be accepted leaves its listener's queue.
     void forget(TcpConnection& connection, Instant now);
     // While set, such segments are given to `strays` instead of dropped.
     void divert_strays(TcpStrays* strays) { strays_ = strays; }
@@ -249,7 +253,7 @@ class TcpEngine {
     List<TcpListener, &TcpListener::news_hook> listener_news_;
     TcpEngineCounters counters_;
     DropCounters drops_;
-    // Tuples that went to the kernel lately (kForgottenFor).
+    // Tuples, and local ends of listeners (no remote port), that went to the kernel lately (kForgottenFor).
     static constexpr unsigned kForgotten = 64;
     struct Forgotten {
         FlowTuple tuple;
@@ -259,6 +263,9 @@ class TcpEngine {
     unsigned next_forgotten_ = 0;
     TcpStrays* strays_ = nullptr;
     bool was_forgotten(const Received& r, Instant now) const;
+    bool listener_was_forgotten(const Received& r, Instant now) const;
+    template <class Which>
+    void destroy_half_open(TcpListener& listener, Which&& which);
     Rng rng_;
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "engine/network_monitor.h"
 #include "engine/shard.h"
@@ -247,6 +248,7 @@ void TcpEngine::input(Packet frame, Instant now) {
     }
     if (target == nullptr) {
         drops_.add(DropReason::no_endpoint);
+        if (listener_was_forgotten(r, now)) return;
         tcp::SegmentHead head;
         if (tcp::reset_for(seg, head)) reply(head, r, 64, 0);
         return;
@@ -290,6 +292,8 @@ void TcpEngine::to_listener(TcpListener& l, Received& r, Instant now, Seq iss_ab
         return;
     }
     if (verdict.kind == tcp::ListenVerdict::reset || verdict.kind == tcp::ListenVerdict::cookie) {
+        // What answers a cookie of a detached listener would go to the kernel.
+        if (l.detached && verdict.kind == tcp::ListenVerdict::cookie) return;
         if (actions.has_reply) reply(actions.reply, r, l.ttl, l.tos);
         return;
     }
@@ -304,6 +308,10 @@ void TcpEngine::to_listener(TcpListener& l, Received& r, Instant now, Seq iss_ab
     h->peer_mac = r.peer_mac;
     l.state.half_open++;
     counters_.half_open++;
+    if (l.detached) {
+        h->steered = steer({r.local, r.remote});
+        if (!h->steered) return destroy(*h);
+    }
     if (verdict.kind == tcp::ListenVerdict::established) return to_half_open(*h, r, now);
     if (actions.has_reply) reply(actions.reply, r, l.ttl, l.tos);
     queue_deadline(*h, tcp::deadline(h->record));
@@ -339,14 +347,16 @@ void TcpEngine::establish(TcpHalfOpen& h, Received& r, Instant now) {
     c->path.ttl = l.ttl;
     c->path.tos = l.tos;
     c->ip_id = uint16_t(rng_.next());
+    c->steered = std::exchange(h.steered, false);
     destroy(h);
     if (!demux_.insert(c->tuple, *c)) {
+        if (c->steered) unsteer(c->tuple);
         tcp::release(c->tcb);
         arena_.destroy(c);
         return drops_.add(DropReason::no_buffer);
     }
     c->in_demux = true;
-    // No flow of its own yet: the listener's covers it (kOwnFlowAfter).
+    // No flow of its own, as a rule: the listener's covers it (kOwnFlowAfter).
     counters_.connections++;
     c->listener = &l;
     l.ready.push_back(*c);

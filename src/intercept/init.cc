@@ -1,5 +1,8 @@
 // The library's own beginning and end. Neither does more than it must: the table of symbols may have been filled by an
 // earlier hook, and configuration waits for the first socket.
+#include <cstdlib>
+#include <cstring>
+
 #include "intercept/hooks.h"
 
 namespace vma::hook {
@@ -14,7 +17,23 @@ int vma_exit() {
 
 namespace {
 
-__attribute__((constructor)) void begin() { resolve_libc(); }
+// A variable of the library's own, from the program that was here before exec.
+void take_inheritance() {
+    char name[sizeof sock::kInheritance];
+    std::memcpy(name, sock::kInheritance, sizeof name);
+    name[sizeof name - 2] = 0;  // without the equal sign
+    const char* const text = secure_getenv(name);
+    if (text == nullptr) return;
+    tell([&] {
+        if (sock::start(false)) sock::exec_inherited(text);
+    });
+    unsetenv(name);
+}
+
+__attribute__((constructor)) void begin() {
+    resolve_libc();
+    take_inheritance();
+}
 
 // After the program's atexit handlers and the destructors of libraries that depend on nothing of ours: unsent data of
 // sockets that are still open goes on in the kernel.

@@ -7,7 +7,9 @@
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 
 #include "base/sys.h"
 #include "intercept/hooks.h"
@@ -51,16 +53,39 @@ bool is_missing(const char* path) {
     return found == -ENOENT || found == -ENOTDIR;
 }
 
-// libc runs the new program without coming back to us: what survives exec must be the kernel's by then.
+// Does the new program load the library, too?
+bool preloads_us(char* const* envp) {
+    for (; *envp; envp++)
+        if (std::strncmp(*envp, "LD_PRELOAD=", 11) == 0 && std::strstr(*envp, "libvma"))
+            return true;
+    return false;
+}
+
+// libc runs the new program without coming back to us: what survives exec must be the kernel's by then. The environment may
+// get one more line, on the stack: a vfork-like child must not allocate.
 template <class Exec>
-int with_exec(Exec&& exec) {
-    if (inside_library()) return exec();
+int with_exec(char* const* envp, Exec&& exec) {
+    if (inside_library()) return exec(envp);
     if (on_borrowed_memory()) {
         for (int fd = 0; fd <= 2; fd++) needs_kernel(fd, Reason::exec);
-        return exec();
+        return exec(envp);
     }
-    tell([] { sock::exec_prepare(); });
-    const int result = exec();
+    char line[1536];
+    bool more = false;
+    tell([&] {
+        sock::exec_prepare();
+        more = envp && sock::exec_inheritance(preloads_us(envp), line, sizeof line);
+    });
+    if (more) {
+        size_t n = 0;
+        while (envp[n]) n++;
+        auto** with_line = static_cast<char**>(alloca((n + 2) * sizeof(char*)));
+        std::copy(envp, envp + n, with_line);
+        with_line[n] = line;
+        with_line[n + 1] = nullptr;
+        envp = with_line;
+    }
+    const int result = exec(envp);
     tell([] { sock::exec_failed(); });
     return result;
 }
@@ -213,23 +238,19 @@ VMA_ALIAS(_IO_popen, popen);
 
 int execve(const char* path, char* const* argv, char* const* envp) {
     if (is_missing(path)) return libc.execve(path, argv, envp);
-    return with_exec([&] { return libc.execve(path, argv, envp); });
+    return with_exec(envp, [&](char* const* env) { return libc.execve(path, argv, env); });
 }
-int execv(const char* path, char* const* argv) {
-    if (is_missing(path)) return libc.execv(path, argv);
-    return with_exec([&] { return libc.execv(path, argv); });
-}
-int execvp(const char* file, char* const* argv) {
-    return with_exec([&] { return libc.execvp(file, argv); });
-}
+int execv(const char* path, char* const* argv) { return hook::execve(path, argv, environ); }
+int execvp(const char* file, char* const* argv) { return hook::execvpe(file, argv, environ); }
 int execvpe(const char* file, char* const* argv, char* const* envp) {
-    return with_exec([&] { return libc.execvpe(file, argv, envp); });
+    return with_exec(envp, [&](char* const* env) { return libc.execvpe(file, argv, env); });
 }
 int fexecve(int fd, char* const* argv, char* const* envp) {
-    return with_exec([&] { return libc.fexecve(fd, argv, envp); });
+    return with_exec(envp, [&](char* const* env) { return libc.fexecve(fd, argv, env); });
 }
 int execveat(int dir, const char* path, char* const* argv, char* const* envp, int flags) {
-    return with_exec([&] { return libc.execveat(dir, path, argv, envp, flags); });
+    return with_exec(envp,
+                     [&](char* const* env) { return libc.execveat(dir, path, argv, env, flags); });
 }
 
 int execl(const char* path, const char* arg, ...) {

@@ -1,6 +1,9 @@
 // Hooks: making, naming and tuning sockets.
 #include <sys/auxv.h>
 
+#include <algorithm>
+#include <cstring>
+
 #include "intercept/hooks.h"
 
 namespace vma::hook {
@@ -22,6 +25,26 @@ int accepted(int listener, int fd, int flags) {
             if (sock::start(secure_mode())) sock::accepted_by_kernel(listener, fd, flags);
         });
     return fd;
+}
+
+// What waited in a queue of ours when the listener became the kernel's comes first, behind stand-ins.
+template <class Accept>
+int accept_in_kernel(int listener, sockaddr* addr, socklen_t* len, int flags, Accept&& accept) {
+    if (!sock::handovers() || inside_library() || (addr && (len == nullptr || int(*len) < 0)))
+        return accepted(listener, accept(addr, len), flags);
+    for (;;) {
+        sockaddr_storage name;
+        socklen_t size = sizeof name;
+        int fd = accept(reinterpret_cast<sockaddr*>(&name), &size);
+        if (fd < 0) return fd;
+        tell([&] { fd = sock::settle_accepted(listener, fd, name, size, flags); });
+        if (fd < 0) continue;
+        if (addr) {
+            std::memcpy(addr, &name, std::min<size_t>(*len, size));
+            *len = size;
+        }
+        return accepted(listener, fd, flags);
+    }
 }
 
 }  // namespace
@@ -64,15 +87,23 @@ int listen(int fd, int backlog) {
 }
 
 int accept(int fd, sockaddr* addr, socklen_t* len) {
-    if (!ours(fd)) return accepted(fd, libc.accept(fd, addr, len), 0);
-    return answer<int>([=] { return sock::accept4(fd, addr, len, 0); },
-                       [=] { return accepted(fd, libc.accept(fd, addr, len), 0); });
+    const auto in_kernel = [=] {
+        return accept_in_kernel(fd, addr, len, 0, [=](sockaddr* to, socklen_t* size) {
+            return libc.accept(fd, to, size);
+        });
+    };
+    if (!ours(fd)) return in_kernel();
+    return answer<int>([=] { return sock::accept4(fd, addr, len, 0); }, in_kernel);
 }
 
 int accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
-    if (!ours(fd)) return accepted(fd, libc.accept4(fd, addr, len, flags), flags);
-    return answer<int>([=] { return sock::accept4(fd, addr, len, flags); },
-                       [=] { return accepted(fd, libc.accept4(fd, addr, len, flags), flags); });
+    const auto in_kernel = [=] {
+        return accept_in_kernel(fd, addr, len, flags, [=](sockaddr* to, socklen_t* size) {
+            return libc.accept4(fd, to, size, flags);
+        });
+    };
+    if (!ours(fd)) return in_kernel();
+    return answer<int>([=] { return sock::accept4(fd, addr, len, flags); }, in_kernel);
 }
 
 int getsockname(int fd, sockaddr* addr, socklen_t* len) {

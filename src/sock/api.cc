@@ -35,6 +35,28 @@ class Sink final : public ReadySink {
     }
 };
 Sink g_sink;
+// Listeners whose connections waited when a filter came; nothing of ours is in the descriptor table then.
+class AfterFilter {
+  public:
+    void add(int fd, Handover* handover) {
+        if (count_ < Handover::kMost) entries_[count_++] = {fd, handover};
+    }
+    Handover* find(int fd) const {
+        for (unsigned i = 0; i < count_; i++)
+            if (entries_[i].fd == fd && entries_[i].handover->has_kept())
+                return entries_[i].handover;
+        return nullptr;
+    }
+
+  private:
+    struct Entry {
+        int fd;
+        Handover* handover;
+    };
+    Entry entries_[Handover::kMost];
+    unsigned count_ = 0;
+};
+AfterFilter g_after_filter;
 // seccomp, io_uring: new sockets stay with the kernel
 std::atomic<Reason> g_pass_through{Reason::none};
 
@@ -56,6 +78,7 @@ bool filtered_from_the_start() {
 
 void tick() {
     serve_children();
+    tcp_hand_over_late();
     udp_sockets_tick();
     stats_tick();
 }
@@ -267,6 +290,26 @@ Outcome accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
     Using object{fd};
     TcpSocket* socket = object.tcp();
     return socket ? socket->accept(fd, addr, len, flags) : Outcome::kernel();
+}
+
+bool handovers() { return Handover::any(); }
+
+int settle_accepted(int listener, int fd, sockaddr_storage& name, socklen_t& len, int flags) {
+    if (!is_stand_in(name)) return fd;
+    Endpoint peer;
+    int settled = fd;
+    if (Handover* const kept = g_after_filter.find(listener)) {
+        settled = TcpSocket::settle_accepted(*kept, fd, peer, flags);
+    } else {
+        Using object{listener};
+        Handover* const handover = object.tcp() ? object.tcp()->handed_over() : nullptr;
+        if (handover == nullptr) return fd;
+        settled = TcpSocket::settle_accepted(*handover, fd, peer, flags);
+    }
+    const sockaddr_in in = peer.to_sockaddr_in();
+    std::memcpy(&name, &in, sizeof in);
+    len = sizeof in;
+    return settled;
 }
 
 void accepted_by_kernel(int listener, int fd, int flags) {
@@ -543,7 +586,51 @@ void exec_prepare() {
     broker::leaving(true);
     stats::withdraw(false);
 }
+
+bool exec_inheritance(bool wanted, char* line, size_t room) {
+    size_t used = 0;
+    for (unsigned fd = 0; fd < FdTable::high_water(); fd++) {
+        if (!maybe_ours(int(fd))) continue;
+        Using object{int(fd)};
+        const Handover* const handover = object.tcp() ? object.tcp()->handed_over() : nullptr;
+        const int flags = handover ? sys::fcntl(int(fd), F_GETFD) : -1;
+        if (flags < 0 || (flags & FD_CLOEXEC)) continue;
+        if (!wanted) {
+            vma_log(warning, "sock",
+                    "fd {}: the program that is started does not load this library: connections "
+                    "that wait to be accepted are closed",
+                    fd);
+            continue;
+        }
+        const auto end =
+            fmt::format_to_n(line + used, room - used, "{}{}:{}",
+                             used ? "," : std::string_view(kInheritance), fd, handover->reader());
+        if (used + end.size >= room) break;
+        used += end.size;
+        sys::fcntl(handover->reader(), F_SETFD, 0);
+    }
+    if (used) line[used] = 0;
+    return used != 0;
+}
+
+void exec_inherited(const char* text) {
+    for (char* end = nullptr; *text; text = *end == ',' ? end + 1 : end) {
+        const long fd = std::strtol(text, &end, 10);
+        if (end == text || *end != ':') return;
+        text = end + 1;
+        const long reader = std::strtol(text, &end, 10);
+        if (end == text || fd < 0 || reader < 0 || fd > INT_MAX || reader > INT_MAX) return;
+        TcpSocket::inherited_by_exec(int(fd), int(reader));
+    }
+}
+
 void exec_failed() {
+    for (unsigned fd = 0; fd < FdTable::high_water(); fd++) {
+        if (!maybe_ours(int(fd))) continue;
+        Using object{int(fd)};
+        if (object.tcp() && object.tcp()->handed_over())
+            sys::fcntl(object.tcp()->handed_over()->reader(), F_SETFD, FD_CLOEXEC);
+    }
     broker::leaving(false);
     stats_republish();
 }
@@ -576,10 +663,16 @@ void seccomp_prepare() {
     if (!Runtime::started()) return FdTable::retire();
     settle_inherited([](int) { return true; });
     bool all = true;
-    for_each_socket([&](Socket& socket, int) {
+    for_each_socket([&](Socket& socket, int fd) {
         (void)socket.hand_back(Reason::seccomp);
-        if (socket.kind == ObjectKind::tcp)
-            static_cast<TcpSocket&>(socket).drop_waiting(Reason::seccomp);
+        if (socket.kind == ObjectKind::tcp) {
+            auto& tcp = static_cast<TcpSocket&>(socket);
+            tcp.drop_waiting(Reason::seccomp);
+            if (Handover* const handover = tcp.handed_over()) {
+                handover->keep_here();
+                g_after_filter.add(fd, handover);
+            }
+        }
         all &= socket.state() == SocketState::kernel;
     });
     if (!all) {

@@ -104,6 +104,12 @@ Outcome bind(int fd, const sockaddr* addr, socklen_t len);
 Outcome connect(int fd, const sockaddr* addr, socklen_t len);
 Outcome listen(int fd, int backlog);
 Outcome accept4(int fd, sockaddr* addr, socklen_t* len, int flags);  // accept: flags 0
+// Connections that waited for a listener that became the kernel's (handover.h): may there be any? Then each connection that
+// libc has accepted is shown to settle_accepted(): `fd` itself, or another connection in its place with its peer's name, or
+// -1: it was nothing and is closed, accept again. Also under a system call filter: no call but close, and fcntl if `flags`
+// ask for it.
+bool handovers();
+int settle_accepted(int listener, int fd, sockaddr_storage& name, socklen_t& len, int flags);
 // libc has accepted `fd` from `listener`, which may be unknown here; start() was called.
 void accepted_by_kernel(int listener, int fd, int flags);
 Outcome getsockname(int fd, sockaddr* addr, socklen_t* len);
@@ -154,7 +160,12 @@ void fork_parent(pid_t child);  // after, in the parent; -1: fork failed
 void fork_child();    // first act of the child: close ring fds, forget shards. No malloc, no locks
                       // taken
 void exec_prepare();  // exec in place: hand back every descriptor without CLOEXEC
-void exec_failed();   // exec returned
+// What the new program must know, a line for its environment: the listeners that it inherits together with connections that
+// wait for them. False: nothing. `wanted`: it loads this library; else those connections are closed.
+inline constexpr const char kInheritance[] = "LIBVMA_LISTENERS=";
+bool exec_inheritance(bool wanted, char* line, size_t room);
+void exec_inherited(const char* text);  // the value; start() was called
+void exec_failed();                     // exec returned
 void exit_prepare();  // exit, _exit, quick_exit and the library's unload: orphans go to the kernel
 void seccomp_prepare();  // a filter is about to be installed: hand everything back, become
                          // pass-through

@@ -17,6 +17,7 @@
 #include "sock/broker_link.h"
 #include "sock/epoll.h"
 #include "sock/fd_table.h"
+#include "sock/handover.h"
 #include "sock/stats_rows.h"
 #include "sock/tcp_socket.h"
 #include "sock/udp_socket.h"
@@ -74,6 +75,7 @@ void fork_in_parent_before(bool only_exec) {
 void fork_in_child() {
     const int control = InternalThread::control_fd();
     const int door = broker::keep_door_in_child();
+    Handover::keep_in_child();
     const int kept = control >= 0 ? sys::fcntl(control, F_DUPFD_CLOEXEC, 3) : -1;
     own_fds_close_in_child();
     FdTable::forget_lock_in_child();

@@ -61,8 +61,8 @@ void TcpSocket::accepted_by_kernel(int listener, int fd, int flags) {
         if (ref && ref.get()->kind == ObjectKind::tcp) {
             // Why the listener is the kernel's holds for its connections, too, unless it is only that others share it.
             const Reason why = static_cast<TcpSocket*>(ref.get())->reason();
-            if (why != Reason::fork && why != Reason::reuseport_shared && why != Reason::none &&
-                why != Reason::undecided && why != Reason::kernel_connection)
+            if (why != Reason::fork && why != Reason::exec && why != Reason::reuseport_shared &&
+                why != Reason::none && why != Reason::undecided && why != Reason::kernel_connection)
                 return;
         } else if (ref || !is_tcp_v4(fd)) {
             return;

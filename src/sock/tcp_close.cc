@@ -126,7 +126,9 @@ void TcpSocket::linger() {
 
 void TcpSocket::teardown() {
     std::lock_guard guard(control_);
-    if (inherited.load(std::memory_order_relaxed) || state() == SocketState::kernel) return;
+    if (inherited.load(std::memory_order_relaxed)) return;
+    if (fading_) close_listeners();
+    if (state() == SocketState::kernel) return;
     close_listeners();
     if (connection_ == nullptr) return;
     // A child may hold the descriptor: the connection goes on in the kernel, where this close is one of several.

@@ -34,6 +34,8 @@ void drain(Shard& shard) {
     }
 }
 
+}  // namespace
+
 // [lease] The connection into `fd`; it is gone from the engine afterwards. False: nothing has changed. The ring was drained
 // just now.
 bool move_to_kernel(Shard& shard, TcpConnection& c, int fd, Reason why) {
@@ -86,20 +88,6 @@ bool move_to_kernel(Shard& shard, TcpConnection& c, int fd, Reason why) {
     return true;
 }
 
-}  // namespace
-
-void TcpSocket::unsteer_listener() {
-    for (unsigned i = 0; i < listeners_count_; i++) {
-        LeaseGuard lease(listeners_[i].shard->lease());
-        listeners_[i].shard->tcp().detach_listener(*listeners_[i].listener);
-    }
-    for (unsigned i = 0; i < steered_count_; i++) {
-        LeaseGuard lease(steered_[i].shard->lease());
-        steered_[i].shard->unsteer(steered_[i].key);
-    }
-    steered_count_ = 0;
-}
-
 bool TcpSocket::hand_back(Reason why) {
     std::lock_guard guard(control_);
     if (state() == SocketState::kernel) {
@@ -114,44 +102,11 @@ bool TcpSocket::hand_back(Reason why) {
             if (state() != SocketState::kernel) become_kernel(why);
             return true;
         case Phase::listening:
-            // New connections come by the twin from now on; those that wait here are still accepted from here.
-            unsteer_listener();
-            reason_.store(why, std::memory_order_relaxed);
-            if (!connections_wait()) end_listening(why);
+            hand_back_listener(why, why == Reason::exec || why == Reason::seccomp);
             return true;
         default:
             return hand_back_connection(why);
     }
-}
-
-// Under control_.
-bool TcpSocket::connections_wait() {
-    for (unsigned i = 0; i < listeners_count_; i++) {
-        LeaseGuard lease(listeners_[i].shard->lease());
-        while (listeners_[i].shard->poll() != 0) {
-        }
-        if (listeners_[i].listener && !listeners_[i].listener->ready.empty()) return true;
-    }
-    return false;
-}
-
-// Under control_. The twin, which has listened all the time, is the listener; connections that wait here are reset.
-void TcpSocket::end_listening(Reason why) {
-    close_listeners();
-    phase_.store(Phase::kernel_listener, std::memory_order_release);
-    become_kernel(why);
-}
-
-void TcpSocket::drop_waiting(Reason why) {
-    std::lock_guard guard(control_);
-    if (state() == SocketState::offloaded &&
-        phase_.load(std::memory_order_relaxed) == Phase::listening)
-        end_listening(why);
-}
-
-void TcpSocket::listener_to_kernel(Reason why) {
-    const Phase phase = phase_.load(std::memory_order_acquire);
-    if (phase == Phase::listening || phase == Phase::kernel_listener) (void)hand_back(why);
 }
 
 bool TcpSocket::hand_back_connection(Reason why) {
@@ -231,11 +186,8 @@ void TcpSocket::prepare_fork(bool only_exec) {
     if (state() == SocketState::kernel) never_adopt();  // the child will hold it, too
     if (state() != SocketState::offloaded) return;
     const bool listening = phase_.load(std::memory_order_relaxed) == Phase::listening;
-    if (listening && !only_exec) {
-        unsteer_listener();
-        reason_.store(Reason::fork, std::memory_order_relaxed);
-        return;
-    }
+    if (listening && !only_exec) return hand_back_listener(Reason::fork, true);
+    if (listening) offer_to_spawned();
     Shard* const shard = listening && listeners_count_ ? listeners_[0].shard : shard_;
     if (shard == nullptr || share_.load(std::memory_order_relaxed)) return;
     LeaseGuard lease(shard->lease());

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/deferred_signal.h"
 #include "base/log.h"
+#include "engine/internal_thread.h"
 #include "engine/tcp_defaults.h"
 #include "sock/broker_link.h"
 #include "sock/context.h"
@@ -177,6 +178,7 @@ void TcpSocket::on_acceptable(const TcpListener& listener) {
     for (unsigned i = 0; i < listeners_count_; i++)
         if (listeners_[i].listener == &listener)
             acceptable_.fetch_or(1u << i, std::memory_order_acq_rel);
+    if (fading_) return InternalThread::poke();
     watch.notify();
 }
 
@@ -315,11 +317,30 @@ Outcome TcpSocket::accept(int fd, sockaddr* addr, socklen_t* len, int flags) {
         }
         if (kernel_news_.exchange(false, std::memory_order_acq_rel) &&
             kernel_listener_readable(fd)) {
-            const int got = int(sys::raw(SYS_accept4, fd, sys::ptr(addr), sys::ptr(len), flags));
+            sockaddr_storage name{};
+            socklen_t size = sizeof name;
+            int got = int(sys::raw(SYS_accept4, fd, sys::ptr(&name), sys::ptr(&size), flags));
             kernel_news_.store(true, std::memory_order_release);
             if (got == -EAGAIN) return false;
-            if (got >= 0) accepted_by_kernel(fd, got, flags);
-            outcome = got < 0 ? Outcome::error(-got) : Outcome::value(got);
+            if (got < 0) {
+                outcome = Outcome::error(-got);
+                return true;
+            }
+            Endpoint peer;
+            Endpoint::from_sockaddr(reinterpret_cast<sockaddr*>(&name), size, peer);
+            // Some of what waited could be handed over, some is still here.
+            if (Handover* const handover = handed_over(); handover && is_stand_in(name)) {
+                got = settle_accepted(*handover, got, peer, flags);
+                if (got < 0) return false;
+            }
+            if (addr && len && int(*len) < 0) {
+                sys::close(got);
+                outcome = Outcome::error(EINVAL);
+                return true;
+            }
+            if (addr && len) put_name(peer, addr, len);
+            accepted_by_kernel(fd, got, flags);
+            outcome = Outcome::value(got);
             return true;
         }
         if (read_shutdown_.load(std::memory_order_relaxed)) {
@@ -349,21 +370,6 @@ Outcome TcpSocket::accept(int fd, sockaddr* addr, socklen_t* len, int flags) {
     }
     return pending_signal() == PendingSignal::restart && timeout.ns == 0 ? Outcome::restart()
                                                                          : Outcome::error(EINTR);
-}
-
-// The entries stay: another thread may be in accept() and finds them empty.
-void TcpSocket::close_listeners() {
-    for (unsigned i = 0; i < listeners_count_; i++) {
-        LeaseGuard lease(listeners_[i].shard->lease());
-        TcpListener* const listener = std::exchange(listeners_[i].listener, nullptr);
-        if (listener) listeners_[i].shard->tcp().close_listener(*listener, monotonic_now());
-    }
-    acceptable_.store(0, std::memory_order_release);
-    for (unsigned i = 0; i < steered_count_; i++) {
-        LeaseGuard lease(steered_[i].shard->lease());
-        steered_[i].shard->unsteer(steered_[i].key);
-    }
-    steered_count_ = 0;
 }
 
 }  // namespace vma::sock

@@ -248,7 +248,10 @@ bool TcpSocket::apply_socket_option(int fd, int name, int n, const void* value, 
 // Linux gives an accepted connection the options of its listener. Done when somebody looks, because most programs never do
 // and each option costs a system call. Under control_.
 void TcpSocket::inherited_options_to_twin(int fd) {
-    if (std::exchange(twin_has_options_, true)) return;
+    if (!std::exchange(twin_has_options_, true)) options_to_twin(fd);
+}
+
+void TcpSocket::options_to_twin(int fd) const {
     const auto put = [&](int level, int name, int value) {
         if (value) sys::setsockopt(fd, level, name, &value, sizeof value);
     };

@@ -40,12 +40,15 @@ TcpSocket* TcpSocket::create(int fd, int type, int protocol) {
 void TcpSocket::destroy(TcpSocket* socket) {
     Epoll::forget_member(*socket);
     stats::remove_socket(socket->row_);
+    if (Handover* const handover = socket->handed_over()) Handover::destroy(handover);
     g_slab.give(socket);
 }
 
 void tcp_forget_in_child() {
     g_slab.forget_lock_in_child();
     tcp_close_forget_in_child();
+    tcp_handover_forget_in_child();
+    Handover::forget_in_child();
 }
 
 void TcpSocket::become_kernel(Reason why) {
@@ -68,6 +71,7 @@ void TcpSocket::become_twin_in_child() {
     listeners_count_ = 0;
     steered_count_ = 0;
     space_ = nullptr;
+    fading_ = false;
     if (phase == Phase::listening || phase == Phase::kernel_listener) {
         // Several processes may accept from it: the kernel's listener serves them all.
         phase_.store(Phase::kernel_listener, std::memory_order_relaxed);

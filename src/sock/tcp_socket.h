@@ -11,6 +11,7 @@
 #include "config/rules.h"
 #include "engine/runtime.h"
 #include "engine/tcp_engine.h"
+#include "sock/handover.h"
 #include "sock/slab.h"
 #include "sock/socket.h"
 #include "stats/publisher.h"
@@ -58,8 +59,17 @@ class TcpSocket final : public Socket {
     bool hand_back(Reason why) override;
     // A listener that this process serves, or would from its first accept on, is served by the kernel from now on.
     void listener_to_kernel(Reason why);
-    // A listener that was handed back and still has connections waiting resets them and is the kernel's altogether.
+    // A listener that could not hand over all connections that wait resets them and is the kernel's altogether.
     void drop_waiting(Reason why);
+    // ---- Connections that waited when their listener became the kernel's (handover.h)
+    // Those that were half open then and are not any more.
+    void hand_over_late();
+    Handover* handed_over() const { return handover_.load(std::memory_order_acquire); }
+    // The kernel has accepted the stand-in `fd` from the listener of `handover`: the descriptor of the connection it stands
+    // for, and its peer's name; -1: nothing was behind it, and it is closed.
+    static int settle_accepted(Handover& handover, int fd, Endpoint& peer, int flags);
+    // The inherited listener `fd` of the program before exec, whose handover has `reader`.
+    static void inherited_by_exec(int fd, int reader);
     // Before fork: the child may need the words to ask for a hand-back; listeners go back to the kernel, unless the child
     // will only exec.
     void prepare_fork(bool only_exec);
@@ -132,6 +142,7 @@ class TcpSocket final : public Socket {
     void drop_failed_connection();
     uint16_t take_port(int fd, const IpAddr& from, const Endpoint& to, Shard& shard);
     void close_listeners();
+    void options_to_twin(int fd) const;
     void inherited_options_to_twin(int fd);
     void apply_options(tcp::TcpConfig& config) const;
     void config_changed();
@@ -159,6 +170,10 @@ class TcpSocket final : public Socket {
     uint32_t twin_events() const;  // readiness of the twin, asked of the kernel
     void unsteer_listener();
     bool connections_wait();
+    void hand_back_listener(Reason why, bool share);
+    bool hand_over(Reason why);
+    bool half_open_left();
+    void offer_to_spawned();
     void end_listening(Reason why);
 
     NetSpace* space_ = nullptr;
@@ -174,6 +189,9 @@ class TcpSocket final : public Socket {
     };
     std::array<Steered, kMaxKeys> steered_;
     unsigned steered_count_ = 0;
+    std::atomic<Handover*> handover_{nullptr};
+    bool fading_ =
+        false;  // the kernel's already, but half-open connections still end their handshake here
     int backlog_ = 0;
     bool bound_ = false;
     bool in_custody_ = false;  // the broker holds the twin for the children of this process
@@ -215,6 +233,12 @@ class TcpSocket final : public Socket {
     SpinGovernor read_governor_, write_governor_;
     stats::RowHandle row_;
 };
+
+// [lease] The connection into `fd`; it is gone from the engine afterwards. False: nothing has changed. The ring was drained
+// just now.
+bool move_to_kernel(Shard& shard, TcpConnection& c, int fd, Reason why);
+void tcp_hand_over_late();  // all of them
+void tcp_handover_forget_in_child();
 
 void tcp_forget_in_child();
 // The descriptor that keeps the port of an orphan, or -1; the orphan is over.

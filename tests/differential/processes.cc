@@ -178,6 +178,123 @@ void fork_child_accepts::b() {
     SEE(put(c, "from the parent"));
 }
 
+// Three connections have sent a number and wait to be accepted; each is answered with its number and who accepted it.
+void three_dial() {
+    int s[3];
+    step("listening");
+    for (int i = 0; i < 3; i++) {
+        s[i] = tcp();
+        SEE(connect_to(s[i], "b"));
+        SEE(put(s[i], std::to_string(i)));
+        SEE(until_acknowledged(s[i]));
+    }
+    on_ring(s[0]);
+    step("waiting");
+    for (int i = 0; i < 3; i++) SEE(got(s[i], 2, MSG_WAITALL));
+}
+void answer_one(int l, const char* who) {
+    sockaddr_in peer{};
+    socklen_t size = sizeof peer;
+    const int c = accept(l, raw(peer), &size);
+    SEE(c >= 0);
+    SEE(shown(peer));
+    const std::string number = got(c, 1);
+    SEE(number);
+    SEE(put(c, std::string(1, number[3]) + who));
+}
+int three_wait() {
+    const int l = listening();
+    on_ring(l);
+    step("listening");
+    step("waiting");
+    SEE(until(l, POLLIN));
+    return l;
+}
+
+BEHAVIOUR(fork_waiting_accepts,
+          "connections that waited at a fork: the child accepts two, the parent one");
+void fork_waiting_accepts::a() { three_dial(); }
+void fork_waiting_accepts::b() {
+    const int l = three_wait();
+    const int pid = child(
+        [](int fd) {
+            answer_one(fd, "c");
+            answer_one(fd, "c");
+        },
+        l);
+    SEE(outcome(pid));
+    answer_one(l, "p");
+}
+
+BEHAVIOUR(fork_waiting_polls,
+          "connections that waited at a fork: both processes find them by poll and epoll");
+void fork_waiting_polls::a() { three_dial(); }
+void fork_waiting_polls::b() {
+    const int l = three_wait();
+    nonblocking(l);
+    const int pid = child(
+        [](int fd) {
+            SEE(ready(fd));
+            answer_one(fd, "c");
+            SEE(ready(fd));
+        },
+        l);
+    SEE(outcome(pid));
+    SEE(ready(l));
+    answer_one(l, "p");
+    answer_one(l, "p");
+    SEE(ready(l));
+    SEE(accept(l, nullptr, nullptr));
+}
+
+BEHAVIOUR(fork_waiting_epoll,
+          "connections that waited at a fork: an epoll set that both processes have");
+void fork_waiting_epoll::a() { three_dial(); }
+void fork_waiting_epoll::b() {
+    const int l = three_wait();
+    const int e = epoll_create1(0);
+    epoll_event event{EPOLLIN, {}};
+    SEE(epoll_ctl(e, EPOLL_CTL_ADD, l, &event));
+    static int set;
+    set = e;
+    const auto take = [](int fd) {
+        epoll_event got_event{};
+        SEE(epoll_wait(set, &got_event, 1, 5000));
+        SEE(events_text(got_event.events));
+        answer_one(fd, "x");
+    };
+    const int pid = child(take, l);
+    SEE(outcome(pid));
+    take(l);
+    take(l);
+    epoll_event none{};
+    SEE(epoll_wait(e, &none, 1, 0));
+}
+
+BEHAVIOUR(
+    spawn_waiting,
+    "inetd's way: a command gets the listener as its standard input while a connection waits");
+void spawn_waiting::a() {
+    const int s = dialled();
+    step("there");
+    SEE(got(s, 3, MSG_WAITALL));
+}
+void spawn_waiting::b() {
+    const int l = listening();
+    on_ring(l);
+    step("listening");
+    step("there");
+    SEE(until(l, POLLIN));
+    const int pid = vfork();
+    if (pid == 0) {
+        dup2(l, 0);
+        execlp("python3", "python3", "-Bc",
+               "import socket; socket.socket(fileno=0).accept()[0].sendall(b'yes')", nullptr);
+        _exit(9);
+    }
+    SEE(outcome(pid));
+}
+
 BEHAVIOUR(fork_udp, "a child uses an inherited UDP socket, then the parent");
 void fork_udp::a() {
     const int s = udp_pair();

@@ -85,6 +85,18 @@ class Exec(case.PeerCase):
             duplex.exchange(live, 7, BYTES)
         self.finish(server)
 
+    def test_connections_that_wait(self):
+        server = self.python(self.b, "exec_ways.py", "waiting", self.b.ip, PORT + 2, start=True, preload=self.preload,
+                             stdin=subprocess.PIPE)
+        server.expect("ready")
+        clients = [self.a.call(lambda: duplex.dial(self.b.ip, PORT + 2)) for _ in range(2)]
+        server.tell("go")
+        clients.append(self.a.call(lambda: duplex.dial(self.b.ip, PORT + 2)))
+        for seed, s in enumerate(clients):
+            with s:
+                duplex.exchange(s, seed, BYTES)
+        self.finish(server)
+
 
 class ExecKernel(Exec):
     """The same without the library: the test itself is right."""

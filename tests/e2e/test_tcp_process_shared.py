@@ -145,6 +145,22 @@ class Tcp(case.PeerCase):
                 duplex.exchange(s, seed, BYTES)
         self.finish(subject)
 
+    def test_filter_while_connections_wait(self):
+        subject = self.subject("sandbox_waiting", address=(self.b.ip, PORT + 4), stdin=subprocess.PIPE)
+        subject.expect("ready")
+        clients = [self.a.call(lambda: duplex.dial(self.b.ip, PORT + 4)) for _ in range(2)]
+        for s in clients:
+            s.sendall(b"first")
+        subject.tell("go")
+        subject.expect("filtered")
+        clients.append(self.a.call(lambda: duplex.dial(self.b.ip, PORT + 4)))
+        clients[2].sendall(b"first")
+        for seed, s in enumerate(clients):
+            with s:
+                self.assertEqual(s.recv(5, socket.MSG_WAITALL), b"first")
+                duplex.exchange(s, seed, BYTES)
+        self.finish(subject)
+
     def test_filter_from_birth(self):
         subject = self.subject("filtered_from_birth", preload=False, env={"LIBRARY_FOR_LATER": library()})
         duplex.exchange(self.accept(subject), 1, BYTES)

@@ -165,6 +165,8 @@ Outcome epoll_ctl(int, int, int, epoll_event*) { return Outcome::kernel(); }
 Outcome epoll_pwait2(int, epoll_event*, int, const timespec*, const sigset_t*) {
     return Outcome::kernel();
 }
+bool handovers() { return false; }
+int settle_accepted(int, int fd, sockaddr_storage&, socklen_t&, int) { return fd; }
 void accepted_by_kernel(int, int, int) {}
 void kernel_call_done(long) {}
 void hand_back(int fd, Reason why) {
@@ -180,6 +182,8 @@ void fork_prepare(bool) { g_state.fork_prepares++; }
 void fork_parent(pid_t) { g_state.fork_parents++; }
 void fork_child() { g_state.fork_children++; }
 void exec_prepare() { g_state.execs++; }
+bool exec_inheritance(bool, char*, size_t) { return false; }
+void exec_inherited(const char*) {}
 void exec_failed() {}
 void exit_prepare() {}
 void seccomp_prepare() { g_state.filters++; }

@@ -5,6 +5,7 @@ echoes; prints "good" at the end. Run again by itself as `exec_ways.py continue 
 import ctypes
 import fcntl
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -144,6 +145,39 @@ def generation():
     print("good", flush=True)
 
 
+def waiting(ip, port):
+    """A server that replaces itself while connections wait to be accepted."""
+    listener = socket.create_server((ip, int(port)))
+    listener.setblocking(False)
+    try:
+        listener.accept()
+    except BlockingIOError:
+        pass
+    listener.setblocking(True)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    os.set_inheritable(listener.fileno(), True)
+    os.environ["LISTEN_FD"] = str(listener.fileno())
+    try:
+        os.execv("/etc/hostname", ["x"])
+    except OSError:
+        pass
+    os.execv(ME[0], ME + ["found_waiting"])
+
+
+def found_waiting():
+    assert not [name for name in os.environ if name.startswith("LIBVMA")], os.environ
+    listener = socket.socket(fileno=int(os.environ["LISTEN_FD"]))
+    poll = select.epoll()
+    poll.register(listener, select.EPOLLIN)
+    for _ in range(3):
+        assert poll.poll(LIMIT)
+        s, _ = listener.accept()
+        echo_blocking(s)
+        s.close()
+    print("good", flush=True)
+
+
 def crowd(ip, port, count):
     """A server with many live connections runs commands: they stay where they are. Tells its pid, waits for a line."""
     listener = socket.create_server((ip, int(port)), backlog=256)
@@ -174,5 +208,5 @@ def crowd(ip, port, count):
 
 
 if __name__ == "__main__":
-    {f.__name__: f for f in (in_place, fails, closes, forgotten, passed_on, by_system, hot_restart, generation, crowd)}.get(
+    {f.__name__: f for f in (in_place, fails, closes, forgotten, passed_on, by_system, hot_restart, generation, waiting, found_waiting, crowd)}.get(
         sys.argv[1], continued)(*sys.argv[2:])

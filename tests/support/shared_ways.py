@@ -652,6 +652,32 @@ def sandbox_server(ip, port):
         s.close()
 
 
+def sandbox_waiting(ip, port):
+    """A server that filters itself while two connections wait to be accepted; a third comes afterwards."""
+    listener = socket.create_server((ip, int(port)))
+    listener.setblocking(False)
+    try:
+        listener.accept()
+    except BlockingIOError:
+        pass
+    listener.setblocking(True)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    assert select.select([listener], [], [], LIMIT)[0]
+    install(OURS + [46, 47, 52, 292])  # sendmsg, recvmsg, getpeername, dup3
+    print("filtered", flush=True)
+    for _ in range(3):
+        poll = select.poll()
+        poll.register(listener, select.POLLIN)
+        assert poll.poll(LIMIT * 1000)
+        s, peer = listener.accept()
+        assert not peer[0].startswith("127."), peer
+        while piece := s.recv(65536):
+            s.sendall(piece)
+        s.close()
+    listener.close()
+
+
 def filtered_from_birth(ip, port):
     """This process, not preloaded, installs a filter that kills at bpf(), then becomes the preloaded program."""
     library = os.environ.pop("LIBRARY_FOR_LATER")
