@@ -1,12 +1,16 @@
 """Live connections across every way to make a process: exact bytes both ways while they move, no reset."""
 
+import concurrent.futures
 import os
+import socket
+import subprocess
 import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
 import duplex
+from bad_wire import BadWire
 
 PORT = 7400
 BYTES = 1_500_000
@@ -54,6 +58,45 @@ class Matrix(Ways):
 
     def test_programs(self):
         self.walk(["command/blocking", "spawned/blocking", "command/epoll"])
+
+
+class HalfOpen(BadWire):
+    """A listener goes to the kernel at fork while a handshake is under way: the child gets the connection."""
+    preload = True
+
+    def test_handshakes_under_way(self):
+        self.wire(delay_us=150000)
+        server = self.python(self.b, "fork_servers.py", "half_open", self.b.ip, PORT + 9, start=True, preload=self.preload,
+                             stdin=subprocess.PIPE)
+        server.expect("ready")
+        # ETH_P_ALL: such a socket sees a frame before the ring takes it.
+        tap = self.b.call(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)))
+        self.addCleanup(tap.close)
+        tap.bind((self.b.dev, 3))
+        tap.settimeout(duplex.LIMIT)
+        resets = self.a.counters("Tcp")["EstabResets"]
+
+        def one(seed):
+            with self.a.call(lambda: duplex.dial(self.b.ip, PORT + 9)) as s:
+                duplex.exchange(s, seed, 10_000)
+
+        with concurrent.futures.ThreadPoolExecutor(2) as crowd:
+            clients = [crowd.submit(one, seed) for seed in range(2)]
+            syns = set()
+            while len(syns) < 2:
+                frame = tap.recv(200)
+                if frame[12:14] == b"\x08\x00" and frame[23] == socket.IPPROTO_TCP and frame[47] & 0x12 == 2:
+                    syns.add(frame[34:36])
+            server.tell("go")
+            for client in clients:
+                client.result(3 * duplex.LIMIT)
+        server.expect("stopped", 20)
+        self.assertEqual(server.wait(10), 0, server.out)
+        self.assertEqual(self.a.counters("Tcp")["EstabResets"], resets, "a connection was reset")
+
+
+class KernelHalfOpen(HalfOpen):
+    preload = False
 
 
 class Kernel(Matrix):

@@ -3,6 +3,7 @@
 per_connection  a child for each connection, the parent accepts
 prefork         N workers accept on the listener that the parent made; the parent only waits
 pool            multiprocessing.Pool workers (fork) get connections passed by SCM_RIGHTS
+half_open       told by a line, forks; the child accepts one connection, the parent the next
 forkserver      a process started by multiprocessing's fork server gets the listener and serves
 """
 
@@ -90,6 +91,28 @@ def pool(ip, port, workers):
     print("stopped", flush=True)
 
 
+def half_open(ip, port, _):
+    listener = listen(ip, port)
+    listener.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        listener.accept()  # a listener is served by the library from the first accept on
+    listener.setblocking(True)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            serve(listener.accept()[0])
+            status = 0
+        finally:
+            os._exit(status)
+    print("forked", flush=True)
+    assert os.waitpid(pid, 0)[1] == 0
+    serve(listener.accept()[0])
+    print("stopped", flush=True)
+
+
 def serve_for_ever(listener):
     while True:
         serve(listener.accept()[0])
@@ -110,5 +133,5 @@ def forkserver(ip, port, _):
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, stop)
-    kind = {f.__name__: f for f in (per_connection, prefork, pool, forkserver)}[sys.argv[1]]
+    kind = {f.__name__: f for f in (per_connection, prefork, pool, half_open, forkserver)}[sys.argv[1]]
     kind(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]) if len(sys.argv) > 4 else 4)
