@@ -156,7 +156,7 @@ void TcpEngine::pull(TcpConnection& c, Instant now) {
 
 void TcpEngine::absorb(TcpConnection& c, const tcp::Actions& actions, Instant now) {
     if (actions.events & tcp::kFailed) c.error = actions.error;
-    c.events |= actions.events;
+    c.events |= actions.events & ~uint32_t(tcp::kAckNow);
     if (actions.has_reply) send_segment(actions.reply, c.path, c.tuple, &c.ip_id, nullptr);
     if (actions.events & (tcp::kOutput | tcp::kConnected)) queue_output(c);
     if (c.events & ~uint32_t(tcp::kOutput)) {
@@ -271,8 +271,11 @@ void TcpEngine::to_connection(TcpConnection& c, Received& r, Instant now) {
     if (verdict.kind == tcp::Verdict::Drop) drops_.add(verdict.reason);
     if (!c.steered && c.tcb.count.segs_in == kOwnFlowAfter) c.steered = steer(c.tuple);
     absorb(c, actions, now);
-    // Acknowledgements and answers go out once per batch of frames.
-    queue_output(c);
+    // Acknowledgements and answers go out once per batch of frames, if the core does not ask for more.
+    if (actions.events & tcp::kAckNow)
+        pull(c, now);
+    else
+        queue_output(c);
 }
 
 void TcpEngine::to_listener(TcpListener& l, Received& r, Instant now, Seq iss_above, bool has_iss) {

@@ -1,10 +1,13 @@
 // A bad wire: copies Ethernet frames between two interfaces of its namespace and harms some of them on the way, both ways
-// alike and by a seeded generator.
+// alike.
 //
 //   forwarder IFACE IFACE [loss=P] [duplicate=P] [reorder=P] [corrupt=P] [delay_us=N] [late_us=N] [seed=N]
+//             [rate_kbit=N] [queue=BYTES]
 //
-// P are probabilities in percent. A reordered frame leaves late_us (default 2000) after its time, so frames behind it
-// overtake it. A corrupted one has one bit behind the Ethernet header changed; it must be told by checksums. ARP is not
+// P are probabilities in percent. What happens to a frame depends on the seed, its direction and its number in that
+// direction, and on nothing else: two runs with one seed lose the same frames. A reordered frame leaves late_us (default
+// 2000) after its time, so frames behind it overtake it. rate_kbit is the speed of each direction, queue what may wait for
+// it there (default 128 KiB; drop-tail). A corrupted one has one bit behind the Ethernet header changed; it must be told by checksums. ARP is not
 // harmed: the kernel's own repetition of it takes seconds, which would be what a test measures. Prints "ready", and on
 // SIGTERM or SIGINT one line of counts. Interfaces must not have segmentation or checksum offload: frames of up to 64 KiB
 // would be one loss, and a checksum that is still missing would protect nothing.
@@ -18,14 +21,15 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <queue>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -33,13 +37,30 @@ namespace {
 
 struct Harm {
     double loss = 0, duplicate = 0, reorder = 0, corrupt = 0;  // percent
-    int64_t delay_us = 0, late_us = 2000;
+    int64_t delay_us = 0, late_us = 2000, rate_kbit = 0, queue = 128 << 10;
     uint64_t seed = 1;
+};
+
+// The fate of one frame: a generator of its own, so that no other frame's fate moves it.
+class Dice {
+  public:
+    Dice(uint64_t seed, int side, uint64_t index)
+        : state_(mix(seed + 0x9e3779b97f4a7c15u * (2 * index + uint64_t(side) + 1))) {}
+    uint64_t roll() { return mix(state_ += 0x9e3779b97f4a7c15u); }
+    bool chance(double percent) { return double(roll() >> 11) * 0x1p-53 * 100 < percent; }
+
+  private:
+    static uint64_t mix(uint64_t x) {  // the finaliser of SplitMix64
+        x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+        x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+        return x ^ x >> 31;
+    }
+    uint64_t state_;
 };
 
 struct Counts {
     uint64_t seen = 0, lost = 0, duplicated = 0, reordered = 0, corrupted = 0, refused = 0,
-             resets = 0, late_resets = 0;
+             overflowed = 0, resets = 0, late_resets = 0;
 };
 
 struct Frame {
@@ -78,8 +99,7 @@ int open_side(const char* name) {
 
 class Wire {
   public:
-    Wire(const Harm& harm, int left, int right)
-        : harm_(harm), sides_{left, right}, random_(harm.seed) {}
+    Wire(const Harm& harm, int left, int right) : harm_(harm), sides_{left, right} {}
 
     void take(int side) {
         static uint8_t buffer[65536 + 64];
@@ -93,22 +113,24 @@ class Wire {
                 queue(side, buffer, size_t(n), harm_.delay_us);
                 continue;
             }
-            if (chance(harm_.loss)) {
+            Dice dice(harm_.seed, side, index_[side]++);
+            if (dice.chance(harm_.loss)) {
                 counts_.lost++;
                 continue;
             }
             int64_t delay = harm_.delay_us;
-            if (chance(harm_.reorder)) {
+            if (!pass_bottleneck(side, n, delay)) continue;
+            if (dice.chance(harm_.reorder)) {
                 counts_.reordered++;
                 delay += harm_.late_us;
             }
-            if (chance(harm_.duplicate)) {
+            if (dice.chance(harm_.duplicate)) {
                 counts_.duplicated++;
                 queue(side, buffer, size_t(n), delay);
             }
-            if (n > 14 && chance(harm_.corrupt)) {
+            if (n > 14 && dice.chance(harm_.corrupt)) {
                 counts_.corrupted++;
-                buffer[14 + random_() % size_t(n - 14)] ^= uint8_t(1u << random_() % 8);
+                buffer[14 + dice.roll() % size_t(n - 14)] ^= uint8_t(1u << dice.roll() % 8);
             }
             queue(side, buffer, size_t(n), delay);
         }
@@ -163,8 +185,18 @@ class Wire {
                static_cast<unsigned long long>(counts_.seen));
         tell_last();
     }
-    bool chance(double percent) {
-        return percent > 0 && std::uniform_real_distribution<double>(0, 100)(random_) < percent;
+    // Adds the time in the queue and on the line; false: the queue is full.
+    bool pass_bottleneck(int side, ssize_t bytes, int64_t& delay) {
+        if (harm_.rate_kbit == 0) return true;
+        const int64_t now = now_us() * 1000;
+        const int64_t start = std::max(now, line_free_ns_[side]);
+        if ((start - now) * harm_.rate_kbit / 8000000 + bytes > harm_.queue) {
+            counts_.overflowed++;
+            return false;
+        }
+        line_free_ns_[side] = start + bytes * 8000000 / harm_.rate_kbit;
+        delay += (line_free_ns_[side] - now) / 1000;
+        return true;
     }
     void queue(int side, const uint8_t* data, size_t n, int64_t delay) {
         queue_.push({now_us() + delay, order_++, sides_[1 - side], {data, data + n}});
@@ -172,7 +204,8 @@ class Wire {
 
     const Harm harm_;
     const int sides_[2];
-    std::mt19937_64 random_;
+    uint64_t index_[2] = {};
+    int64_t line_free_ns_[2] = {};  // when the direction has sent all that waits
     std::priority_queue<Frame> queue_;
     uint64_t order_ = 0;
     Counts counts_;
@@ -199,6 +232,10 @@ bool parse(const char* text, Harm& harm) {
         harm.delay_us = int64_t(value);
     else if (name == "late_us")
         harm.late_us = int64_t(value);
+    else if (name == "rate_kbit")
+        harm.rate_kbit = int64_t(value);
+    else if (name == "queue")
+        harm.queue = int64_t(value);
     else if (name == "seed")
         harm.seed = strtoull(equals + 1, nullptr, 0);
     else
@@ -215,7 +252,7 @@ int main(int argc, char** argv) {
     if (!good) {
         fprintf(stderr,
                 "usage: forwarder IFACE IFACE [loss=P] [duplicate=P] [reorder=P] [corrupt=P] "
-                "[delay_us=N] ...\n");
+                "[delay_us=N] [rate_kbit=N] ...\n");
         return 2;
     }
     sigset_t ends;
@@ -224,6 +261,7 @@ int main(int argc, char** argv) {
     sigaddset(&ends, SIGINT);
     sigprocmask(SIG_BLOCK, &ends, nullptr);
     const int signals = signalfd(-1, &ends, SFD_CLOEXEC);
+    prctl(PR_SET_TIMERSLACK, 1);  // ns; the default of 50 us would be part of every delay
     const int left = open_side(argv[1]), right = open_side(argv[2]);
     Wire wire(harm, left, right);
     printf("ready seed=%llu\n", static_cast<unsigned long long>(harm.seed));
@@ -242,10 +280,11 @@ int main(int argc, char** argv) {
     wire.tell_last();
     printf(
         "seen=%llu lost=%llu duplicated=%llu reordered=%llu corrupted=%llu refused=%llu "
-        "resets=%llu late_resets=%llu\n",
+        "overflowed=%llu resets=%llu late_resets=%llu\n",
         static_cast<unsigned long long>(c.seen), static_cast<unsigned long long>(c.lost),
         static_cast<unsigned long long>(c.duplicated), static_cast<unsigned long long>(c.reordered),
         static_cast<unsigned long long>(c.corrupted), static_cast<unsigned long long>(c.refused),
-        static_cast<unsigned long long>(c.resets), static_cast<unsigned long long>(c.late_resets));
+        static_cast<unsigned long long>(c.overflowed), static_cast<unsigned long long>(c.resets),
+        static_cast<unsigned long long>(c.late_resets));
     return 0;
 }

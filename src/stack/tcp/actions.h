@@ -19,6 +19,9 @@ enum Event : uint32_t {
     kUrgent = 1u << 7,      // new urgent pointer: SIGURG, exceptional condition
     kOutput = 1u << 8,      // next_segment() may have something
     kAllAcked = 1u << 9,  // everything written, FIN included, is acknowledged (linger, error queue)
+    kAckNow =
+        1u
+        << 10,  // pull before the next segment arrives: its ACK must not be merged into this one's
 };
 
 struct Actions {

@@ -53,8 +53,9 @@ void cubic_grow(Cc& cc, const CcAck& ack) {
     const double d = t + rtt - c.k;
     const double target = std::clamp(c.origin + kC * d * d * d, cwnd, 1.5 * cwnd);
     const double segments = acked / mss;
-    // Section 4.3: alpha is 1 once the estimate passed the window before the reduction.
-    c.w_est += (c.w_est >= c.w_max ? 1.0 : kAlpha) * segments / cwnd;
+    // Section 4.3, but alpha does not become 1 beyond the window before the reduction: Linux's does not, and two of ours
+    // would leave one of its flows less than its part of a bottleneck.
+    c.w_est += kAlpha * segments / cwnd;
     double next = cwnd + (target - cwnd) / cwnd * segments;
     const double now_d = t - c.k;
     const double w_now = c.origin + kC * now_d * now_d * now_d;

@@ -9,6 +9,8 @@ namespace {
 
 constexpr Duration kAtoMin = Duration::millis(40);
 constexpr Duration kDelackMax = Duration::millis(200);
+constexpr Duration kShortRoundTrip = Duration::millis(2);
+constexpr uint32_t kAcksPerRoundTrip = 16;
 
 // Frames may be held beyond the text they carry; past this the peer is wasting our memory.
 uint32_t charge_limit(const Tcb& t) { return 2 * t.rcv.buffer + 131072; }
@@ -51,7 +53,16 @@ Duration delay(const Tcb& t) {
     return std::min(ato, kDelackMax);
 }
 
-void schedule_ack(Tcb& t, uint32_t text, Instant now) {
+// Whoever merges ACKs of a batch of frames bets on the one that is left: when that is lost, a sender in recovery has
+// nothing but its timeout. So a batch is answered in pieces, each of two segments as RFC 5681 wants it or of a sixteenth of
+// what comes in a round trip. On a short path in order a batch is no more than that anyway, and every frame counts.
+bool separate_ack(const Tcb& t, bool in_order) {
+    const Duration rtt = t.autotune.rtt.ns ? t.autotune.rtt : t.rtt.srtt;
+    if (in_order && rtt < kShortRoundTrip) return false;
+    return t.ack.held >= std::max(2u * t.ack.rcv_mss, t.autotune.space / kAcksPerRoundTrip);
+}
+
+void schedule_ack(Tcb& t, uint32_t text, Instant now, Actions& out) {
     AckState& a = t.ack;
     // Every second full segment at the latest (RFC 1122 MUST, RFC 5681), but only if the ACK also moves the window;
     // a merged frame counts as the segments it is made of.
@@ -62,6 +73,7 @@ void schedule_ack(Tcb& t, uint32_t text, Instant now) {
     const bool small = t.cfg.quickack_bytes == 0 || text <= t.cfg.quickack_bytes;
     if (two_full || (quick && small) || !t.ooo.empty()) {
         a.now = true;
+        if (separate_ack(t, t.ooo.empty())) out.set(kAckNow);
         return;
     }
     a.pending = true;
@@ -69,25 +81,44 @@ void schedule_ack(Tcb& t, uint32_t text, Instant now) {
     if (t.timers.delack_at.is_never() || due < t.timers.delack_at) t.timers.delack_at = due;
 }
 
+void sample_receiver_rtt(Tcb& t, Duration sample) {
+    Duration& rtt = t.autotune.rtt;
+    rtt = rtt.ns == 0 ? sample : std::min(sample, rtt + rtt / 8);
+}
+
 void advance_rcv_nxt(Tcb& t, uint32_t n, Instant now) {
     t.rcv.nxt += n;
     t.count.bytes_received += n;
+    t.ack.duplicates = 0;
     // Receiver-side round trip: the time in which one window of text arrives.
     auto& at = t.autotune;
     if (at.rtt_at.ns == 0) {
         at.rtt_at = now;
         at.rtt_seq = t.rcv.adv;
     } else if (t.rcv.nxt >= at.rtt_seq) {
-        const Duration sample = now - at.rtt_at;
-        at.rtt = at.rtt.ns == 0 ? sample : std::min(sample, at.rtt + at.rtt / 8);
+        sample_receiver_rtt(t, now - at.rtt_at);
         at.rtt_at = now;
         at.rtt_seq = t.rcv.nxt + t.rcv.wnd();
     }
 }
 
-void stash_out_of_order(Tcb& t, SegView& seg, RxText text) {
+// The same by timestamps, which see it long before the first window is full: the text came because of the ACK that it
+// echoes. Below two milliseconds the clock of the option is too coarse.
+void measure_round_trip(Tcb& t, const SegView& seg, Instant now) {
+    if (!t.ts.on || !seg.opt.has_timestamps || seg.opt.ts_ecr == t.autotune.echo) return;
+    if (seg.payload_len < t.ack.rcv_mss) return;
+    t.autotune.echo = seg.opt.ts_ecr;
+    const uint32_t ms = t.ts.value(now) - seg.opt.ts_ecr;
+    if (ms >= 2 && ms <= 600000) sample_receiver_rtt(t, Duration::millis(ms));
+}
+
+void stash_out_of_order(Tcb& t, SegView& seg, RxText text, Actions& out) {
     ++t.count.ooo_in;
     t.ack.now = true;
+    t.ack.held += text.len;
+    // The sender counts three of them (RFC 5681 section 3.2).
+    if (t.ack.duplicates < 3 || separate_ack(t, false)) out.set(kAckNow);
+    if (t.ack.duplicates < 3) ++t.ack.duplicates;
     if (t.ooo.charge() + t.in.charge() + text.len > charge_limit(t)) return;
     if (t.memory->exhausted()) {
         t.memory->note_refused();
@@ -154,6 +185,8 @@ Verdict take_in_order(Tcb& t, SegView& seg, Instant now, Actions& out) {
         if (t.memory->exhausted()) return Verdict::drop(DropReason::tcp_memory);
     }
     note_text_arrival(t, seg, now);
+    measure_round_trip(t, seg, now);
+    t.ack.held += len;
     text_of(*seg.packet) = {t.rcv.nxt, seg.payload_offset + skip, len};
     t.in.append(static_cast<Packet&&>(seg.packet));
     const Seq before = t.rcv.nxt;
@@ -161,11 +194,12 @@ Verdict take_in_order(Tcb& t, SegView& seg, Instant now, Actions& out) {
     if (!t.ooo.empty()) {
         nxt = t.ooo.take_ready(nxt, t.in);
         t.ack.now = true;  // a hole closed: RFC 5681 section 4.2
+        out.set(kAckNow);
     }
     advance_rcv_nxt(t, uint32_t(nxt - before), now);
     out.set(kReadable);
     charge_frames(t);
-    schedule_ack(t, len, now);
+    schedule_ack(t, len, now, out);
     return Verdict::go_on();
 }
 
@@ -208,7 +242,7 @@ Verdict take_text(Tcb& t, SegView& seg, Instant now, Actions& out) {
         return take_in_order(t, seg, now, out);
     }
     note_text_arrival(t, seg, now);
-    stash_out_of_order(t, seg, {seg.seq, seg.payload_offset, seg.payload_len});
+    stash_out_of_order(t, seg, {seg.seq, seg.payload_offset, seg.payload_len}, out);
     return Verdict::go_on();
 }
 
@@ -287,21 +321,28 @@ void charge_frames(Tcb& t) {
 void acked_now(Tcb& t, unsigned segments) {
     t.rcv.acked = t.rcv.nxt;
     t.ack.now = t.ack.pending = t.ack.dsack = false;
+    t.ack.held = 0;
     t.timers.delack_at = Instant::never();
     t.ack.quick = uint16_t(t.ack.quick > segments ? t.ack.quick - segments : 0);
 }
 
 namespace {
 
-// Dynamic right sizing: offer twice what was read in the last round trip.
+// Dynamic right sizing as Linux: what was read in a round trip is measured when the next one is already under way, so offer
+// twice that, and while it grows as much more as a sender in slow start will want by then.
 void autotune(Tcb& t, uint32_t n, Instant now) {
     auto& at = t.autotune;
+    if (at.at.ns == 0) {
+        at.at = now;
+        at.space = std::max(std::min(t.rcv.buffer, 10u * t.ack.rcv_mss), 1u);
+    }
     at.copied += n;
     const Duration rtt = at.rtt.ns ? at.rtt : t.rtt.srtt;
     if (rtt.ns == 0 || now - at.at < rtt || t.memory->pressure()) return;
     if (at.copied > at.space) {
-        const uint64_t want = 2ull * at.copied + 16ull * t.ack.rcv_mss;
-        if (at.at.ns != 0 && want > t.rcv.buffer)
+        uint64_t want = 2ull * at.copied + 16ull * t.ack.rcv_mss;
+        want += 2 * (want * (at.copied - at.space) / at.space);
+        if (want > t.rcv.buffer)
             t.rcv.buffer = uint32_t(std::min<uint64_t>(want, t.cfg.receive_buffer_max));
         at.space = at.copied;
     }

@@ -190,6 +190,8 @@ struct AckState {
     bool pingpong = false;   // the application answers: let the answer carry the ACK
     uint16_t quick = 0;      // segments still to be acknowledged at once
     uint16_t rcv_mss = 536;  // estimate of the peer's segment size
+    uint32_t held = 0;       // bytes of text that came since the last ACK left
+    uint8_t duplicates = 0;  // out of order since RCV.NXT moved, up to 3
     Duration ato{0};
     Instant last_data;   // arrival of text
     bool dsack = false;  // the next ACK reports `dsack_block` (RFC 2883)
@@ -289,6 +291,7 @@ struct Tcb {
         Seq rtt_seq;
         Duration rtt{0};
         uint32_t copied = 0, space = 0;
+        uint32_t echo = 0;  // of the last round trip taken from timestamps
     } autotune;
 
     bool synchronised() const { return state >= State::SYN_RECEIVED; }

@@ -347,5 +347,87 @@ TEST(Receive, Autotuning) {
     EXPECT_LE(c.t.rcv.buffer, 4u << 20);
 }
 
+TEST(Receive, AutotuningKeepsAheadOfSlowStart) {
+    Conn c;
+    c.cfg.timestamps = c.stamps = true;
+    c.cfg.receive_buffer = 65535;
+    c.cfg.receive_buffer_max = 4 << 20;
+    c.syn_sent();
+    Seg synack{5000, 1001, kSyn | kAck, ""};
+    synack.opt = {};
+    synack.opt.has_mss = synack.opt.has_wscale = true;
+    synack.opt.mss = 1460;
+    synack.opt.wscale = 7;
+    c.now = c.now + Duration::millis(20);
+    c.recv(synack);
+    c.pull_all();
+    // Ten segments, then twice as many in each round trip, echoing the ACKs of the last one.
+    uint32_t seq = 5001, burst = 14480, echo = c.t.ts.value(c.now);
+    while (burst < c.cfg.receive_buffer_max / 4) {
+        ASSERT_GE(c.t.rcv.wnd(), burst) << "the window holds the sender back";
+        c.now = c.now + Duration::millis(20);
+        for (uint32_t left = burst; left > 0; left -= std::min(left, 1448u)) {
+            Seg s{seq, 1001, kAck, std::string(std::min(left, 1448u), 'x')};
+            s.opt.has_timestamps = true;
+            s.opt.ts_val = ++c.tsval;
+            s.opt.ts_ecr = echo;
+            c.recv(s);
+            seq += uint32_t(s.text.size());
+            c.receive();
+            c.pull_all();
+        }
+        echo = c.t.ts.value(c.now);
+        burst *= 2;
+    }
+}
+
+// Segments that arrive in one batch, pulled as the engine does it; the ACK numbers sent.
+std::vector<uint32_t> acks_of_batch(Conn& c, uint32_t from, unsigned count, unsigned without) {
+    std::vector<uint32_t> acks;
+    auto pull = [&] {
+        for (auto& s : c.pull_all()) acks.push_back(s.ack);
+    };
+    for (unsigned i = 0; i < count; ++i) {
+        if (i == without) continue;
+        c.recv({from + i * 1000, 1001, kAck, std::string(1000, 'x')});
+        if (c.last.has(kAckNow)) pull();
+    }
+    pull();
+    return acks;
+}
+
+TEST(Receive, BatchOnLongPathIsAcknowledgedEverySecondSegment) {
+    // RFC 5681 section 4.2; the loss of one ACK then leaves others.
+    Conn c;
+    c.established();
+    c.t.rtt.srtt = Duration::millis(20);
+    c.t.ack.rcv_mss = 1000;
+    EXPECT_EQ(acks_of_batch(c, 5001, 6, 99), (std::vector<uint32_t>{7001, 9001, 11001}));
+}
+
+TEST(Receive, BatchOnShortPathIsAcknowledgedOnce) {
+    Conn c;
+    c.established();
+    c.t.rtt.srtt = Duration::micros(100);
+    c.t.ack.rcv_mss = 1000;
+    EXPECT_EQ(acks_of_batch(c, 5001, 6, 99), (std::vector<uint32_t>{11001}));
+}
+
+TEST(Receive, BatchWithHoleIsThreeDuplicatesAtLeast) {
+    for (int64_t us : {100, 20000}) {
+        Conn c;
+        c.established();
+        c.t.rtt.srtt = Duration::micros(us);
+        c.t.ack.rcv_mss = 1000;
+        const auto acks = acks_of_batch(c, 5001, 8, 0);
+        EXPECT_GE(acks.size(), 4u) << us;
+        EXPECT_EQ(acks.back(), 5001u);
+        // What closes the hole is answered at once, whatever else the batch brings.
+        c.recv({5001, 1001, kAck, std::string(1000, 'x')});
+        EXPECT_TRUE(c.last.has(kAckNow)) << us;
+        EXPECT_EQ(one(c).ack, 13001u);
+    }
+}
+
 }  // namespace
 }  // namespace vma::tcp
