@@ -25,7 +25,7 @@ PIECE = 1 << 16
 # struct tcp_info of linux/tcp.h: name, format, offset
 INFO = {"rto_us": ("I", 8), "rtt_us": ("I", 68), "ssthresh": ("I", 76), "cwnd": ("I", 80), "reordering": ("I", 88),
         "retransmits": ("I", 100), "segs_out": ("I", 136), "busy_us": ("Q", 168), "rwnd_limited_us": ("Q", 176),
-        "sndbuf_limited_us": ("Q", 184), "dsack_dups": ("I", 208), "reord_seen": ("I", 212)}
+        "sndbuf_limited_us": ("Q", 184), "dsack_dups": ("I", 216), "reord_seen": ("I", 220)}
 
 
 def info(s):
