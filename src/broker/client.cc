@@ -289,7 +289,7 @@ void drop(const Held& item) {
 void prove(int fd) {
     if (!g_door_open.load(std::memory_order_acquire)) return;
     std::lock_guard guard(g_lock);
-    tell(Op::prove, nullptr, 0, {&fd, 1});
+    (void)ask(Op::prove, nullptr, 0, {&fd, 1});
 }
 
 void drop_privileges() {

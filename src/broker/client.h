@@ -42,6 +42,7 @@ void watch(const Watch& watch, int arena_memfd);
 // Twins that a child will share, any number. How many the broker has taken.
 size_t hold(std::span<const Held> items, std::span<const int> twins);
 void drop(const Held& item);
+// Waits for the answer: until then the port has one holder more, and a close of `fd` does not free it.
 void prove(int fd);
 void drop_privileges();
 void leaving(bool leaves);

@@ -23,20 +23,21 @@ bool Dispatcher::owns_port(const Endpoint& local) const {
     return false;
 }
 
-void Dispatcher::prove(int fd) {
+Status Dispatcher::prove(int fd) {
     const SocketFacts facts = operations_.inspect(fd);
     // A connected socket shows one tuple, not a port.
     if (!(facts.tcp || facts.udp) || !same_namespace(facts) || facts.local.port == 0 ||
         (facts.connected && !facts.listening)) {
         counters_.refused++;
-        return;
+        return Errno{EACCES};
     }
     for (unsigned i = 0; i < proven_count_; i++)
-        if (proven_[i] == facts.local) return;
+        if (proven_[i] == facts.local) return {};
     // The oldest is forgotten: a program with more listeners than this keeps the rest on the kernel after a crash.
     proven_[next_proven_] = facts.local;
     next_proven_ = (next_proven_ + 1) % kMostProven;
     if (proven_count_ < kMostProven) proven_count_++;
+    return {};
 }
 
 Status Dispatcher::may_restore(int twin, const tcp::Snapshot& s) {
@@ -144,7 +145,7 @@ bool Dispatcher::message(ByteView packet, Fds& fds, Answer& answer) {
             operations_.drop(body.held);
             break;
         case Op::prove:
-            prove(fds[0]);
+            done = prove(fds[0]);
             break;
         case Op::drop_privileges:
             trusted_ = false;

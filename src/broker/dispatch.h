@@ -92,7 +92,7 @@ class Dispatcher {
     Status restore_or_finish(Op op, const Repair& body, Fds& fds, Answer& answer);
     Status may_restore(int twin, const tcp::Snapshot& snapshot);
     Status may_touch(int twin, const Endpoint* local);
-    void prove(int fd);
+    Status prove(int fd);
 
     Operations& operations_;
     const uint32_t layout_;

@@ -197,7 +197,7 @@ Result<tcp::Snapshot> from_wire(const WireSnapshot& w) {
     return s;
 }
 
-bool answered(Op op) { return op >= Op::restore && op <= Op::release; }
+bool answered(Op op) { return (op >= Op::restore && op <= Op::release) || op == Op::prove; }
 
 size_t body_bytes(Op op, uint32_t count) {
     switch (op) {

@@ -41,7 +41,7 @@ enum class Op : uint16_t {
     watch,  // fds: the arena's memfd. If this process dies, its connections are rescued. No answer
     hold,   // fds: twins of connections that a forked child shares. No answer
     drop,   // twins that are held no longer. No answer
-    prove,  // fds: a socket bound to a port: tuples of that port are this process's. No answer
+    prove,  // fds: a socket bound to a port: tuples of that port are this process's
     drop_privileges,  // from now on this process is not believed more than any other. No answer
     leaving,          // exec comes: when the session ends, the connections have no owner. No answer
     staying,          // exec failed. No answer

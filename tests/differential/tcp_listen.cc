@@ -5,6 +5,19 @@
 
 #include "differential/behaviour.h"
 
+SOLO(listen_again, "a port that was listened on is free when close() returns") {
+    for (int i = 0; i < 20; i++) {
+        const int l = tcp();
+        SEE(set(l, SOL_SOCKET, SO_REUSEADDR));
+        SEE(bind_to(l, "a"));
+        SEE(::listen(l, 8));
+        if (i == 19) nonblocking(l);
+        if (i == 19) SEE(accept(l, nullptr, nullptr));
+        if (i == 19) on_ring(l);
+        SEE(close(l));
+    }
+}
+
 SOLO(tcp_bind_errors, "what bind() refuses", a_kernel) {
     const int s = tcp(), t = tcp(), u = tcp();
     SEE(bind_to(s, "a"));

@@ -93,6 +93,8 @@ bool Client::serve(unsigned most) {
         if (*n == 0) return false;
         vma::broker::Dispatcher::Answer answer;
         if (!dispatcher_.message({buffer, *n}, fds, answer)) return false;
+        // The client may close its own as soon as it is answered, and then no other must be left.
+        fds.close_all();
         if (!answer.send) continue;
         const Fd bytes(answer.fd);
         const auto sent = vma::broker::send_message(
