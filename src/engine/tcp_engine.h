@@ -180,6 +180,8 @@ class TcpEngine {
     // The socket has let go (after tcp::close or tcp::abort on the Tcb): the connection lives on until it is over.
     // `token`, if not 0, comes back through tcp_orphan_gone.
     void release_owner(TcpConnection& connection, uint64_t token, Instant now);
+    // The route of a live connection changed on its interface: another neighbour, or `mtu` smaller than it was.
+    void path_changed(TcpConnection& connection, const TcpPath& path, uint32_t mtu, Instant now);
     // After any call into the core that may have made output or moved a deadline.
     void pull(TcpConnection& connection, Instant now);
     // Takes what an entry of the core reported, for calls the socket layer makes itself.

@@ -135,6 +135,18 @@ void TcpEngine::neighbors_changed(Instant now) {
     flush(now);
 }
 
+void TcpEngine::path_changed(TcpConnection& c, const TcpPath& path, uint32_t mtu, Instant now) {
+    if (!(c.path.next_hop == path.next_hop)) c.path = path;
+    constexpr uint32_t kHeaders = 40, kLeast = 552;  // Linux's net.ipv4.route.min_pmtu
+    tcp::Actions actions;
+    const uint32_t mss = std::max(mtu, kLeast) - kHeaders;
+    if (mss < c.tcb.cfg.mss && !tcp::path_too_big(c.tcb, c.tcb.snd.una, mtu, kHeaders, actions))
+        tcp::path_mss_changed(c.tcb, uint16_t(mss), actions);
+    absorb(c, actions, now);
+    queue_output(c);
+    flush(now);
+}
+
 void TcpEngine::queue_output(TcpConnection& c) {
     if (!c.output_hook.linked()) output_.push_back(c);
 }

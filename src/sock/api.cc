@@ -18,6 +18,7 @@
 #include "sock/context.h"
 #include "sock/epoll.h"
 #include "sock/fd_table.h"
+#include "sock/follow.h"
 #include "sock/fork.h"
 #include "sock/poll_select.h"
 #include "sock/stats_rows.h"
@@ -79,7 +80,7 @@ bool filtered_from_the_start() {
 void tick() {
     serve_children();
     tcp_hand_over_late();
-    udp_sockets_tick();
+    follow_network();
     stats_tick();
 }
 

@@ -56,13 +56,14 @@ Outcome TcpSocket::bind(int fd, const sockaddr* addr, socklen_t len) {
     return Outcome::value(0);
 }
 
-Reason TcpSocket::obstacle(int fd, const Endpoint& to, Role role, Way& way) {
+Reason TcpSocket::find_way(int fd, const Endpoint& to, Way& way) {
     if (!to.addr.is_v4() || to.port == 0) return Reason::family;
     if (to.addr.is_any() || to.addr.is_loopback() || to.addr.is_multicast())
         return Reason::loopback;
     Reason why = Reason::none;
     if (space_ == nullptr) space_ = Runtime::namespace_of(fd, &why);
     if (space_ == nullptr) return why;
+    network_generation_ = space_->generation();
     const auto view = space_->monitor().view();
     RouteQuery query;
     query.dst = to.addr;
@@ -77,29 +78,6 @@ Reason TcpSocket::obstacle(int fd, const Endpoint& to, Role role, Way& way) {
     if (route->type == RouteType::local) return Reason::loopback;
     if (route->type != RouteType::unicast) return Reason::broadcast;
     way.local = {local_.addr.is_any() ? route->source : local_.addr, local_.port};
-    const bool client = role == Role::tcp_client;
-    const Rules& rules = Runtime::snapshot().rules;
-    const bool offload =
-        client ? rules.decide(role, to, &way.local).offload : rules.decide(role, way.local).offload;
-    if (!offload) return Reason::rule;
-    if (space_->policy()) {
-        FlowQuery flow;
-        flow.protocol = IPPROTO_TCP;
-        flow.local = way.local;
-        flow.remote = to;
-        flow.ifindex = route->oif;
-        flow.mark = query.mark;
-        flow.role = client ? FlowRole::active : FlowRole::passive;
-        std::string culprit;
-        why = space_->policy()->check(flow, *view, &culprit);
-        if (why != Reason::none) {
-            vma_log(info, "sock", "fd {}: the connection stays with the kernel ({}): {}", fd,
-                    reason_name(why), culprit);
-            return why;
-        }
-    }
-    way.shard = space_->shard(route->oif, &why);
-    if (way.shard == nullptr) return why;
     way.mtu = route->mtu;
     TcpPath& path = way.path;
     path.ifindex = route->oif;
@@ -111,6 +89,36 @@ Reason TcpSocket::obstacle(int fd, const Endpoint& to, Role role, Way& way) {
     path.resolved = neighbor.sendable();
     path.dst_mac = neighbor.mac;
     return Reason::none;
+}
+
+Reason TcpSocket::kernel_interferes(int fd, const Endpoint& to, Role role, const Way& way) {
+    if (!space_->policy()) return Reason::none;
+    FlowQuery flow;
+    flow.protocol = IPPROTO_TCP;
+    flow.local = way.local;
+    flow.remote = to;
+    flow.ifindex = way.path.ifindex;
+    flow.mark = uint32_t(int_option(fd, SOL_SOCKET, SO_MARK));
+    flow.role = role == Role::tcp_client ? FlowRole::active : FlowRole::passive;
+    std::string culprit;
+    const Reason why = space_->policy()->check(flow, *space_->monitor().view(), &culprit);
+    if (why != Reason::none)
+        vma_log(info, "sock", "fd {}: the connection is the kernel's ({}): {}", fd,
+                reason_name(why), culprit);
+    return why;
+}
+
+Reason TcpSocket::obstacle(int fd, const Endpoint& to, Role role, Way& way) {
+    Reason why = find_way(fd, to, way);
+    if (why != Reason::none) return why;
+    const Rules& rules = Runtime::snapshot().rules;
+    const bool offload = role == Role::tcp_client ? rules.decide(role, to, &way.local).offload
+                                                  : rules.decide(role, way.local).offload;
+    if (!offload) return Reason::rule;
+    why = kernel_interferes(fd, to, role, way);
+    if (why != Reason::none) return why;
+    way.shard = space_->shard(way.path.ifindex, &why);
+    return way.shard ? Reason::none : why;
 }
 
 // The kernel keeps the port space: binds the twin to a free port of the automatic range whose tuple is not in TIME_WAIT here,

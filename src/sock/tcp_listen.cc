@@ -105,8 +105,7 @@ void TcpSocket::activate_listener(int fd) {
             std::string culprit;
             failed = space_->policy()->check(flow, *view, &culprit);
             if (failed != Reason::none)
-                vma_log(info, "sock",
-                        "listener on port {}, interface {}: stays with the kernel ({}): {}",
+                vma_log(info, "sock", "listener on port {}, interface {}: is the kernel's ({}): {}",
                         local_.port, interface.name, reason_name(failed), culprit);
         }
         Shard* shard = failed == Reason::none ? space_->shard(interface.index, &failed) : nullptr;
@@ -142,6 +141,7 @@ void TcpSocket::activate_listener(int fd) {
         }
         listeners_[listeners_count_++] = {shard, *listener};
     }
+    network_generation_ = space_->generation();
     if (listeners_count_ == 0)
         return become_kernel(why == Reason::none ? Reason::interface_unsupported : why);
     reason_.store(Reason::none, std::memory_order_relaxed);

@@ -57,6 +57,9 @@ class TcpSocket final : public Socket {
     // Mid-stream: the connection moves into the twin (TCP_REPAIR), or a listener back to the kernel. False: it stays here
     // (no capability, or a state that cannot be moved), and a log line says so.
     bool hand_back(Reason why) override;
+    // Links, addresses, routes or the kernel's policy changed: a connection whose way leads elsewhere now, or through rules
+    // of the kernel, goes back to it; a listener under rules, too.
+    void network_changed();
     // A listener that this process serves, or would from its first accept on, is served by the kernel from now on.
     void listener_to_kernel(Reason why);
     // A listener that could not hand over all connections that wait resets them and is the kernel's altogether.
@@ -135,6 +138,11 @@ class TcpSocket final : public Socket {
     };
     // Why the kernel has to serve a connection of this socket to `to`, or none and the way. `role`: whose rules decide.
     Reason obstacle(int fd, const Endpoint& to, Role role, Way& way);
+    // The parts of it: the route; what of the kernel would have touched the packets.
+    Reason find_way(int fd, const Endpoint& to, Way& way);
+    Reason kernel_interferes(int fd, const Endpoint& to, Role role, const Way& way);
+    Reason reason_to_leave(Way& way);
+    Reason listener_reason_to_leave();
     Outcome disconnect();
     Outcome wait_connected(int on_timeout);
     Outcome connect_result();
@@ -192,6 +200,7 @@ class TcpSocket final : public Socket {
     std::atomic<Handover*> handover_{nullptr};
     bool fading_ =
         false;  // the kernel's already, but half-open connections still end their handshake here
+    uint64_t network_generation_ = 0;  // under which the way was last looked at
     int backlog_ = 0;
     bool bound_ = false;
     bool in_custody_ = false;  // the broker holds the twin for the children of this process

@@ -226,7 +226,7 @@ void UdpSocket::decide_receive(int fd) {
         receive_buffer_.store(uint32_t(int_option(fd, SOL_SOCKET, SO_RCVBUF, 212992)),
                               std::memory_order_relaxed);
     const auto view = space_->monitor().view();
-    steered_generation_ = space_->monitor().generation();
+    steered_generation_ = space_->generation();
     unsigned served = 0;
     if (why == Reason::none) {
         const Rules& rules = decided_by();
@@ -368,7 +368,7 @@ void UdpSocket::network_changed() {
     if (state() != SocketState::offloaded || handed_back_.load(std::memory_order_relaxed) ||
         space_ == nullptr)
         return;
-    if (steered_generation_ == space_->monitor().generation()) return;
+    if (steered_generation_ == space_->generation()) return;
     decide_receive(fd());
     publish_state();
 }
@@ -379,42 +379,6 @@ void UdpSocket::touch_neighbors() {
         if (!d.used || d.shard == nullptr || space_ == nullptr) continue;
         d.used = false;
         space_->monitor().keep_fresh(d.ifindex, d.next_hop);
-    }
-}
-
-void udp_sockets_tick() {
-    static Instant next_touch;
-    static uint64_t seen_generation = 0;
-    uint64_t generation = 0;
-    Runtime::for_each_space([&](NetSpace& space) { generation += space.generation(); });
-    const bool touch = monotonic_now() >= next_touch;
-    if (!touch && generation == seen_generation) return;
-    seen_generation = generation;
-    if (touch) next_touch = monotonic_now() + Duration::millis(500);
-    // References first, work after: the work takes locks that come after the table's.
-    constexpr unsigned kBatch = 256;
-    unsigned from = 0;
-    for (;;) {
-        Object* batch[kBatch];
-        unsigned n = 0;
-        int last = -1;
-        const unsigned high = FdTable::high_water();
-        for (unsigned fd = from; fd < high && n < kBatch; fd++) {
-            last = int(fd);
-            if (!maybe_ours(int(fd))) continue;
-            if (Object* object = FdTable::acquire(int(fd))) batch[n++] = object;
-        }
-        for (unsigned i = 0; i < n; i++) {
-            if (batch[i]->kind == ObjectKind::udp &&
-                !batch[i]->inherited.load(std::memory_order_relaxed)) {
-                auto& socket = static_cast<UdpSocket&>(*batch[i]);
-                socket.network_changed();
-                if (touch) socket.touch_neighbors();
-            }
-            release_object(batch[i]);
-        }
-        if (last < 0 || unsigned(last) + 1 >= high) return;
-        from = unsigned(last) + 1;
     }
 }
 

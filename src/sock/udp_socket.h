@@ -151,9 +151,6 @@ class UdpSocket final : public Socket {
     SpinGovernor governor_;
     stats::RowHandle row_;
 };
-
-// Every UDP socket of the process: network changes and housekeeping walk the descriptor table with these.
-void udp_sockets_tick();
 void udp_forget_in_child();
 
 }  // namespace vma::sock

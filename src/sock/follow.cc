@@ -1,0 +1,106 @@
+#include "sock/follow.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/runtime.h"
+#include "sock/fd_table.h"
+#include "sock/tcp_socket.h"
+#include "sock/udp_socket.h"
+
+namespace vma::sock {
+
+// Where the connection would go now; none: where it goes already.
+Reason TcpSocket::reason_to_leave(Way& way) {
+    const Reason why = find_way(fd(), remote_, way);
+    if (why != Reason::none) return why;
+    if (way.path.ifindex != shard_->ifindex()) return Reason::route_moved;
+    return kernel_interferes(fd(), remote_, accepted_ ? Role::tcp_server : Role::tcp_client, way);
+}
+
+Reason TcpSocket::listener_reason_to_leave() {
+    if (!space_->policy()) return Reason::none;
+    const auto view = space_->monitor().view();
+    for (unsigned i = 0; i < listeners_count_; i++) {
+        if (listeners_[i].listener == nullptr) continue;
+        FlowQuery flow;
+        flow.protocol = IPPROTO_TCP;
+        flow.local = local_;
+        flow.ifindex = listeners_[i].shard->ifindex();
+        flow.role = FlowRole::passive;
+        std::string culprit;
+        const Reason why = space_->policy()->check(flow, *view, &culprit);
+        if (why == Reason::none) continue;
+        vma_log(info, "sock", "listener on port {}: is the kernel's from now on ({}): {}",
+                local_.port, reason_name(why), culprit);
+        return why;
+    }
+    return Reason::none;
+}
+
+void TcpSocket::network_changed() {
+    Reason why = Reason::none;
+    {
+        std::lock_guard guard(control_);
+        if (state() != SocketState::offloaded || space_ == nullptr ||
+            network_generation_ == space_->generation())
+            return;
+        network_generation_ = space_->generation();
+        const Phase phase = phase_.load(std::memory_order_relaxed);
+        if (phase == Phase::listening) {
+            why = listener_reason_to_leave();
+        } else if (phase == Phase::connected && connection_ != nullptr) {
+            Way way;
+            why = reason_to_leave(way);
+            LeaseGuard lease(shard_->lease());
+            if (connection_ == nullptr) return;
+            // What is over has no way any more.
+            if (move_method(connection_->tcb.state).back != MoveMethod::restore) return;
+            if (why == Reason::none)
+                shard_->tcp().path_changed(*connection_, way.path, way.mtu, monotonic_now());
+        }
+    }
+    // Without a route the kernel could not take it, and would do no better: what is sent is repeated until there is one.
+    if (why == Reason::none || why == Reason::no_route) return;
+    if (hand_back(why))
+        vma_log(info, "sock", "fd {}: handed back to the kernel: {}", fd(), reason_meaning(why));
+}
+
+void follow_network() {
+    static Instant next_touch;
+    static uint64_t seen_generation = 0;
+    uint64_t generation = 0;
+    Runtime::for_each_space([&](NetSpace& space) { generation += space.generation(); });
+    const bool touch = monotonic_now() >= next_touch;
+    if (!touch && generation == seen_generation) return;
+    seen_generation = generation;
+    if (touch) next_touch = monotonic_now() + Duration::millis(500);
+    // References first, work after: the work takes locks that come after the table's.
+    constexpr unsigned kBatch = 256;
+    unsigned from = 0;
+    for (;;) {
+        Object* batch[kBatch];
+        unsigned n = 0;
+        int last = -1;
+        const unsigned high = FdTable::high_water();
+        for (unsigned fd = from; fd < high && n < kBatch; fd++) {
+            last = int(fd);
+            if (!maybe_ours(int(fd))) continue;
+            if (Object* object = FdTable::acquire(int(fd))) batch[n++] = object;
+        }
+        for (unsigned i = 0; i < n; i++) {
+            const bool own = !batch[i]->inherited.load(std::memory_order_relaxed);
+            if (own && batch[i]->kind == ObjectKind::udp) {
+                auto& socket = static_cast<UdpSocket&>(*batch[i]);
+                socket.network_changed();
+                if (touch) socket.touch_neighbors();
+            } else if (own && batch[i]->kind == ObjectKind::tcp) {
+                static_cast<TcpSocket&>(*batch[i]).network_changed();
+            }
+            release_object(batch[i]);
+        }
+        if (last < 0 || unsigned(last) + 1 >= high) return;
+        from = unsigned(last) + 1;
+    }
+}
+
+}  // namespace vma::sock
