@@ -85,9 +85,8 @@ const Sysctls& sysctls() {
             sys::read(fd, algorithm, sizeof algorithm - 1);
             sys::close(fd);
         }
-        c.cc = std::strncmp(algorithm, "reno", 4) == 0  ? tcp::CcKind::newreno
-               : std::strncmp(algorithm, "bbr", 3) == 0 ? tcp::CcKind::bbr
-                                                        : tcp::CcKind::cubic;
+        // Not bbr: its pacing in software costs half of the rate of a fast path. A program that wants it says so.
+        c.cc = std::strncmp(algorithm, "reno", 4) == 0 ? tcp::CcKind::newreno : tcp::CcKind::cubic;
         c.notsent_lowat =
             uint32_t(std::clamp<long>(one("ipv4/tcp_notsent_lowat", UINT32_MAX), 0, UINT32_MAX));
         read_numbers("ipv4/tcp_mem", s.memory, 3);
