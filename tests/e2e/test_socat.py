@@ -4,7 +4,6 @@ input and output, TLS."""
 import itertools
 import os
 import signal
-import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
@@ -76,9 +75,7 @@ class Socat(ProgramCase):
                 self.assertTrue(server.running(), server.out)
 
     def tls(self, names):
-        subprocess.run([need("openssl", "openssl"), "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
-                        "-days", "2", "-subj", "/CN=vt.test", "-keyout", self.path("key.pem"), "-out", self.path("cert.pem")],
-                       check=True, capture_output=True)
+        self.certificate(self.b.ip)
         for name in names:
             with self.preloaded(name) as ends:
                 server = self.server(ends, ("OPENSSL-LISTEN:{port},bind={ip},reuseaddr,fork,cert=cert.pem,key=key.pem,verify=0", "PIPE"))

@@ -4,13 +4,12 @@ accepts in every thread, processes that are spawned. The clients are asyncio's."
 import itertools
 import os
 import signal
-import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
 from netns import eventually
-from programs import ProgramCase, need
+from programs import ProgramCase
 
 ports = itertools.count(7800)
 # Served in the process that made the listener: past the kernel. The others' connections are adopted, or shared and the kernel's.
@@ -19,12 +18,6 @@ SHARED = ("forking", "reuseport", "spawn")
 
 
 class Python(ProgramCase):
-    def certificate(self):
-        subprocess.run([need("openssl", "openssl"), "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
-                        "-days", "2", "-subj", "/CN=vt.test", "-addext", f"subjectAltName=IP:{self.b.ip}", "-keyout",
-                        self.path("key.pem"), "-out", self.path("cert.pem")], check=True, capture_output=True)
-        return {"CERT": self.path("cert.pem"), "KEY": self.path("key.pem")}
-
     def serve(self, ends, kind, client, count, size, files, workers=8):
         port = next(ports)
         server = self.python(self.b, "py_servers.py", kind, self.b.ip, port, workers, start=True,
@@ -49,7 +42,8 @@ class Python(ProgramCase):
         self.assertTrue(eventually(lambda: not self.b.pids(), 5), "a process is left")
 
     def runs(self, names, kinds, count, size):
-        files = self.certificate()
+        self.certificate(self.b.ip)
+        files = {"CERT": self.path("cert.pem"), "KEY": self.path("key.pem")}
         for name in names:
             for kind in kinds:
                 with self.subTest(kind=kind), self.preloaded(name) as ends:

@@ -3,7 +3,6 @@
 import itertools
 import os
 import re
-import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
@@ -40,9 +39,7 @@ class Tls(ProgramCase):
 
     def setUp(self):
         super().setUp()
-        subprocess.run([need("openssl", "openssl"), "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
-                        "-days", "2", "-subj", "/CN=vt.test", "-addext", f"subjectAltName=IP:{self.b.ip}", "-keyout",
-                        self.path("key.pem"), "-out", self.path("cert.pem")], check=True, capture_output=True)
+        self.certificate(self.b.ip)
         os.mkdir(self.path("www"))
         self.sha = seeded_file(self.path("www/large"), self.size)
         seeded_file(self.path("www/small"), 2000, 1)

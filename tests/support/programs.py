@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import os
 import shutil
+import subprocess
 import tempfile
 
 import case
@@ -90,6 +91,12 @@ class ProgramCase(case.NetCase):
         with open(self.path(name), "w") as f:
             f.write(text)
         return self.path(name)
+
+    def certificate(self, ip):
+        """key.pem and cert.pem in the folder, for vt.test and the address."""
+        subprocess.run([need("openssl", "openssl"), "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+                        "-days", "2", "-subj", "/CN=vt.test", "-addext", f"subjectAltName=DNS:vt.test,IP:{ip}", "-keyout",
+                        self.path("key.pem"), "-out", self.path("cert.pem")], check=True, capture_output=True)
 
     @contextlib.contextmanager
     def preloaded(self, name):
