@@ -97,6 +97,26 @@ void defer_signal(int signal, const siginfo_t* info, void* context, const Progra
     }
 }
 
+namespace {
+
+// Does the handler belong on another stack than this one? Only the kernel changes stacks. A handler that was to run once
+// (SA_RESETHAND) has had its delivery.
+bool wants_other_stack(const ProgramAction& action) {
+    if (!(action.flags & SA_ONSTACK) || (action.flags & int(SA_RESETHAND))) return false;
+    stack_t other{};
+    sys::raw(SYS_sigaltstack, 0, sys::ptr(&other));
+    return !(other.ss_flags & (SS_DISABLE | SS_ONSTACK));
+}
+
+// Sends the signal once more, now that the thread is outside: delivered before this returns.
+void deliver_again(int signal, const siginfo_t& info, uint64_t before, uint64_t requeued) {
+    set_mask(before & ~(bit(signal) | requeued));
+    sys::raw(SYS_rt_tgsigqueueinfo, sys::getpid(), sys::gettid(), signal, sys::ptr(&info));
+    set_mask(before);
+}
+
+}  // namespace
+
 // The handler gets a context of this very place (getcontext), not of the instruction inside the library where the signal
 // hit: a profiler sees the hook. Changes of its uc_sigmask take effect, as they do on return from a real signal frame.
 void run_deferred_signal() {
@@ -111,6 +131,11 @@ void run_deferred_signal() {
     t.pending = 0;
     t.requeued = 0;
     const int saved_errno = errno;
+    if (wants_other_stack(action)) {
+        deliver_again(signal, info, before, requeued);
+        errno = saved_errno;
+        return;
+    }
     ucontext_t context;
     volatile bool ran = false;
     getcontext(&context);  // returns a second time if the handler resumes it

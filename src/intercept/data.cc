@@ -28,7 +28,11 @@ sock::Outcome receive_from(int fd, void* buf, size_t n, int flags, sockaddr* add
     msg.msg_iovlen = 1;
     msg.msg_name = addr;
     msg.msg_namelen = addr ? *len : 0;
+    const bool bad_room = addr && int(*len) < 0;
+    if (bad_room) msg.msg_name = nullptr;
     const sock::Outcome outcome = sock::recvmsg(fd, &msg, flags, RecvCall::recvfrom);
+    // As in Linux: told afterwards, the data is gone.
+    if (bad_room && outcome.kind == sock::Outcome::Kind::value) return sock::Outcome::error(EINVAL);
     if (addr != nullptr && outcome.kind == sock::Outcome::Kind::value) *len = msg.msg_namelen;
     return outcome;
 }
@@ -77,8 +81,8 @@ void after_passing(const msghdr* msg) {
 
 ssize_t read(int fd, void* buf, size_t n) {
     if (!ours(fd)) return libc.read(fd, buf, n);
-    return answer<ssize_t>([=] { return receive(fd, buf, n, 0, RecvCall::read); },
-                           [=] { return libc.read(fd, buf, n); });
+    return cancellable<ssize_t>([=] { return receive(fd, buf, n, 0, RecvCall::read); },
+                                [=] { return libc.read(fd, buf, n); });
 }
 VMA_ALIAS(__read, read);
 
@@ -89,7 +93,7 @@ ssize_t __read_chk(int fd, void* buf, size_t n, size_t room) {
 
 ssize_t readv(int fd, const iovec* iov, int count) {
     if (!ours(fd) || count < 0 || count > kMaxIov) return libc.readv(fd, iov, count);
-    return answer<ssize_t>(
+    return cancellable<ssize_t>(
         [=] {
             msghdr msg = vector_message(iov, count);
             return sock::recvmsg(fd, &msg, 0, RecvCall::readv);
@@ -99,8 +103,8 @@ ssize_t readv(int fd, const iovec* iov, int count) {
 
 ssize_t recv(int fd, void* buf, size_t n, int flags) {
     if (!ours(fd)) return libc.recv(fd, buf, n, flags);
-    return answer<ssize_t>([=] { return receive(fd, buf, n, flags, RecvCall::recv); },
-                           [=] { return libc.recv(fd, buf, n, flags); });
+    return cancellable<ssize_t>([=] { return receive(fd, buf, n, flags, RecvCall::recv); },
+                                [=] { return libc.recv(fd, buf, n, flags); });
 }
 
 ssize_t __recv_chk(int fd, void* buf, size_t n, size_t room, int flags) {
@@ -110,8 +114,8 @@ ssize_t __recv_chk(int fd, void* buf, size_t n, size_t room, int flags) {
 
 ssize_t recvfrom(int fd, void* buf, size_t n, int flags, sockaddr* addr, socklen_t* len) {
     if (!ours(fd)) return libc.recvfrom(fd, buf, n, flags, addr, len);
-    return answer<ssize_t>([=] { return receive_from(fd, buf, n, flags, addr, len); },
-                           [=] { return libc.recvfrom(fd, buf, n, flags, addr, len); });
+    return cancellable<ssize_t>([=] { return receive_from(fd, buf, n, flags, addr, len); },
+                                [=] { return libc.recvfrom(fd, buf, n, flags, addr, len); });
 }
 
 ssize_t __recvfrom_chk(int fd, void* buf, size_t n, size_t room, int flags, sockaddr* addr,
@@ -127,8 +131,8 @@ ssize_t recvmsg(int fd, msghdr* msg, int flags) {
         return n;
     };
     if (!ours(fd) || msg == nullptr) return kernel();
-    return answer<ssize_t>([=] { return sock::recvmsg(fd, msg, flags, RecvCall::recvmsg); },
-                           kernel);
+    return cancellable<ssize_t>([=] { return sock::recvmsg(fd, msg, flags, RecvCall::recvmsg); },
+                                kernel);
 }
 
 int recvmmsg(int fd, mmsghdr* vec, unsigned n, int flags, timespec* timeout) {
@@ -138,7 +142,7 @@ int recvmmsg(int fd, mmsghdr* vec, unsigned n, int flags, timespec* timeout) {
         return got;
     };
     if (!ours(fd)) return kernel();
-    return answer<int>([=] { return sock::recvmmsg(fd, vec, n, flags, timeout); }, kernel);
+    return cancellable<int>([=] { return sock::recvmmsg(fd, vec, n, flags, timeout); }, kernel);
 }
 
 // With a position these are for files only; with -1 they are readv and writev, which the kernel does on the twin.
@@ -173,14 +177,15 @@ ssize_t pwritev64v2(int fd, const iovec* iov, int count, off_t offset, int flags
 
 ssize_t write(int fd, const void* buf, size_t n) {
     if (!ours(fd)) return libc.write(fd, buf, n);
-    return answer<ssize_t>([=] { return transmit(fd, buf, n, 0, nullptr, 0, SendCall::write); },
-                           [=] { return libc.write(fd, buf, n); });
+    return cancellable<ssize_t>(
+        [=] { return transmit(fd, buf, n, 0, nullptr, 0, SendCall::write); },
+        [=] { return libc.write(fd, buf, n); });
 }
 VMA_ALIAS(__write, write);
 
 ssize_t writev(int fd, const iovec* iov, int count) {
     if (!ours(fd) || count < 0 || count > kMaxIov) return libc.writev(fd, iov, count);
-    return answer<ssize_t>(
+    return cancellable<ssize_t>(
         [=] {
             const msghdr msg = vector_message(iov, count);
             return sock::sendmsg(fd, &msg, 0, SendCall::writev);
@@ -190,15 +195,17 @@ ssize_t writev(int fd, const iovec* iov, int count) {
 
 ssize_t send(int fd, const void* buf, size_t n, int flags) {
     if (!ours(fd)) return libc.send(fd, buf, n, flags);
-    return answer<ssize_t>([=] { return transmit(fd, buf, n, flags, nullptr, 0, SendCall::send); },
-                           [=] { return libc.send(fd, buf, n, flags); });
+    return cancellable<ssize_t>(
+        [=] { return transmit(fd, buf, n, flags, nullptr, 0, SendCall::send); },
+        [=] { return libc.send(fd, buf, n, flags); });
 }
 VMA_ALIAS(__send, send);
 
 ssize_t sendto(int fd, const void* buf, size_t n, int flags, const sockaddr* addr, socklen_t len) {
     if (!ours(fd)) return libc.sendto(fd, buf, n, flags, addr, len);
-    return answer<ssize_t>([=] { return transmit(fd, buf, n, flags, addr, len, SendCall::sendto); },
-                           [=] { return libc.sendto(fd, buf, n, flags, addr, len); });
+    return cancellable<ssize_t>(
+        [=] { return transmit(fd, buf, n, flags, addr, len, SendCall::sendto); },
+        [=] { return libc.sendto(fd, buf, n, flags, addr, len); });
 }
 
 ssize_t sendmsg(int fd, const msghdr* msg, int flags) {
@@ -206,8 +213,8 @@ ssize_t sendmsg(int fd, const msghdr* msg, int flags) {
         before_passing(msg);
         return libc.sendmsg(fd, msg, flags);
     }
-    return answer<ssize_t>([=] { return sock::sendmsg(fd, msg, flags, SendCall::sendmsg); },
-                           [=] { return libc.sendmsg(fd, msg, flags); });
+    return cancellable<ssize_t>([=] { return sock::sendmsg(fd, msg, flags, SendCall::sendmsg); },
+                                [=] { return libc.sendmsg(fd, msg, flags); });
 }
 
 int sendmmsg(int fd, mmsghdr* vec, unsigned n, int flags) {
@@ -215,8 +222,8 @@ int sendmmsg(int fd, mmsghdr* vec, unsigned n, int flags) {
         for (unsigned i = 0; i < n && vec != nullptr; i++) before_passing(&vec[i].msg_hdr);
         return libc.sendmmsg(fd, vec, n, flags);
     }
-    return answer<int>([=] { return sock::sendmmsg(fd, vec, n, flags); },
-                       [=] { return libc.sendmmsg(fd, vec, n, flags); });
+    return cancellable<int>([=] { return sock::sendmmsg(fd, vec, n, flags); },
+                            [=] { return libc.sendmmsg(fd, vec, n, flags); });
 }
 
 ssize_t sendfile(int out, int in, off_t* offset, size_t count) {

@@ -2,6 +2,7 @@
 // one is EBADF, ranges go around them, and dup2 onto one moves it away first (process-model.md §2).
 #include <fcntl.h>
 #include <linux/close_range.h>
+#include <sys/single_threaded.h>
 
 #include "base/own_fd.h"
 #include "base/sys.h"
@@ -83,7 +84,9 @@ VMA_ALIAS(__close, close);
 
 int close_range(unsigned first, unsigned last, int flags) {
     if (inside_library() || first > last) return libc.close_range(first, last, flags);
-    if (!(flags & CLOSE_RANGE_CLOEXEC)) close_ours(first, last);
+    // A thread that unshares the table closes its own descriptors, not those of the others.
+    const bool own_table = (flags & CLOSE_RANGE_UNSHARE) && !__libc_single_threaded;
+    if (!(flags & CLOSE_RANGE_CLOEXEC) && !own_table) close_ours(first, last);
     // Each part would unshare the table again, which the second time does nothing.
     return around_own(first, last,
                       [&](unsigned a, unsigned b) { return libc.close_range(a, b, flags); });

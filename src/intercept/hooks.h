@@ -7,6 +7,7 @@
 #pragma once
 
 #include <errno.h>
+#include <pthread.h>
 
 #include "base/deferred_signal.h"
 #include "intercept/libc.h"
@@ -69,6 +70,14 @@ template <class R, class Ask, class Kernel>
                 return pinned<R>(outcome.v, kernel);
         }
     }
+}
+
+// The same for functions that POSIX makes points of cancellation: a thread that was cancelled before it called ends here, also
+// when the call would not wait.
+template <class R, class Ask, class Kernel>
+R cancellable(const Ask& ask, const Kernel& kernel) {
+    pthread_testcancel();
+    return answer<R>(ask, kernel);
 }
 
 // A remark to the socket layer that needs no answer. Leaves errno alone.

@@ -75,8 +75,8 @@ int bind(int fd, const sockaddr* addr, socklen_t len) {
 
 int connect(int fd, const sockaddr* addr, socklen_t len) {
     if (!ours(fd)) return libc.connect(fd, addr, len);
-    return answer<int>([=] { return sock::connect(fd, addr, len); },
-                       [=] { return libc.connect(fd, addr, len); });
+    return cancellable<int>([=] { return sock::connect(fd, addr, len); },
+                            [=] { return libc.connect(fd, addr, len); });
 }
 VMA_ALIAS(__connect, connect);
 
@@ -93,7 +93,7 @@ int accept(int fd, sockaddr* addr, socklen_t* len) {
         });
     };
     if (!ours(fd)) return in_kernel();
-    return answer<int>([=] { return sock::accept4(fd, addr, len, 0); }, in_kernel);
+    return cancellable<int>([=] { return sock::accept4(fd, addr, len, 0); }, in_kernel);
 }
 
 int accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
@@ -103,7 +103,7 @@ int accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
         });
     };
     if (!ours(fd)) return in_kernel();
-    return answer<int>([=] { return sock::accept4(fd, addr, len, flags); }, in_kernel);
+    return cancellable<int>([=] { return sock::accept4(fd, addr, len, flags); }, in_kernel);
 }
 
 int getsockname(int fd, sockaddr* addr, socklen_t* len) {
