@@ -16,6 +16,51 @@ bool valid(const timespec* ts) {
     return ts == nullptr || (ts->tv_sec >= 0 && ts->tv_nsec >= 0 && ts->tv_nsec < 1000000000);
 }
 
+timespec now() {
+    timespec ts{};
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return ts;
+}
+
+// What is left of a timeout that began then.
+timespec left_of(const timespec& timeout, const timespec& begin) {
+    const timespec end = now();
+    timespec left{timeout.tv_sec - (end.tv_sec - begin.tv_sec),
+                  timeout.tv_nsec - (end.tv_nsec - begin.tv_nsec)};
+    for (; left.tv_nsec < 0; left.tv_nsec += 1000000000) left.tv_sec--;
+    for (; left.tv_nsec >= 1000000000; left.tv_nsec -= 1000000000) left.tv_sec++;
+    return left.tv_sec < 0 ? timespec{} : left;
+}
+
+// A wait on the kernel set alone may be called back, because the set has a member of ours by now.
+template <class Kernel>
+int wait_in_set(int ep, epoll_event* events, int max, const timespec* timeout, const sigset_t* mask,
+                const Kernel& kernel) {
+    bool called = false;
+    timespec begin{};
+    const auto strip = [&](int n) {
+        const int left = n > 0 ? sock::epoll_without_call(events, n) : n;
+        called = n > 0 && left == 0;
+        return left;
+    };
+    int result =
+        cancellable<int>([=] { return sock::epoll_pwait2(ep, events, max, timeout, mask); },
+                         [&] {
+                             if (timeout) begin = now();
+                             return strip(kernel());
+                         });
+    while (called) {
+        called = false;
+        timespec left{};
+        if (timeout) left = left_of(*timeout, begin);
+        const timespec* const again = timeout ? &left : nullptr;
+        result =
+            answer<int>([=] { return sock::epoll_pwait2(ep, events, max, again, mask); },
+                        [&] { return strip(libc.epoll_pwait2(ep, events, max, again, mask)); });
+    }
+    return result;
+}
+
 bool kernel_only() { return sock::nothing_ours() || inside_library(); }
 
 }  // namespace
@@ -27,7 +72,7 @@ int select(int n, fd_set* read, fd_set* write, fd_set* except, timeval* timeout)
     if (timeout)
         left = {timeout->tv_sec + timeout->tv_usec / 1000000, timeout->tv_usec % 1000000 * 1000};
     bool answered = false;
-    const int result = answer<int>(
+    const int result = cancellable<int>(
         [&] {
             const auto outcome =
                 sock::select(n, read, write, except, timeout ? &left : nullptr, nullptr);
@@ -44,7 +89,7 @@ int pselect(int n, fd_set* read, fd_set* write, fd_set* except, const timespec* 
             const sigset_t* mask) {
     if (kernel_only() || n < 0 || !valid(timeout))
         return libc.pselect(n, read, write, except, timeout, mask);
-    return answer<int>(
+    return cancellable<int>(
         [=] {
             timespec left{};  // the caller's is const: POSIX keeps it
             if (timeout) left = *timeout;
@@ -56,8 +101,8 @@ int pselect(int n, fd_set* read, fd_set* write, fd_set* except, const timespec* 
 int poll(pollfd* fds, nfds_t n, int timeout) {
     if (kernel_only()) return libc.poll(fds, n, timeout);
     const Milliseconds limit(timeout);
-    return answer<int>([=] { return sock::poll(fds, n, limit.get(), nullptr); },
-                       [=] { return libc.poll(fds, n, timeout); });
+    return cancellable<int>([=] { return sock::poll(fds, n, limit.get(), nullptr); },
+                            [=] { return libc.poll(fds, n, timeout); });
 }
 VMA_ALIAS(__poll, poll);
 
@@ -68,8 +113,8 @@ int __poll_chk(pollfd* fds, nfds_t n, int timeout, size_t room) {
 
 int ppoll(pollfd* fds, nfds_t n, const timespec* timeout, const sigset_t* mask) {
     if (kernel_only() || !valid(timeout)) return libc.ppoll(fds, n, timeout, mask);
-    return answer<int>([=] { return sock::poll(fds, n, timeout, mask); },
-                       [=] { return libc.ppoll(fds, n, timeout, mask); });
+    return cancellable<int>([=] { return sock::poll(fds, n, timeout, mask); },
+                            [=] { return libc.ppoll(fds, n, timeout, mask); });
 }
 
 int __ppoll_chk(pollfd* fds, nfds_t n, const timespec* timeout, const sigset_t* mask, size_t room) {
@@ -99,21 +144,21 @@ int epoll_ctl(int ep, int op, int fd, epoll_event* event) {
 int epoll_wait(int ep, epoll_event* events, int max, int timeout) {
     if (!ours(ep)) return libc.epoll_wait(ep, events, max, timeout);
     const Milliseconds limit(timeout);
-    return answer<int>([=] { return sock::epoll_pwait2(ep, events, max, limit.get(), nullptr); },
+    return wait_in_set(ep, events, max, limit.get(), nullptr,
                        [=] { return libc.epoll_wait(ep, events, max, timeout); });
 }
 
 int epoll_pwait(int ep, epoll_event* events, int max, int timeout, const sigset_t* mask) {
     if (!ours(ep)) return libc.epoll_pwait(ep, events, max, timeout, mask);
     const Milliseconds limit(timeout);
-    return answer<int>([=] { return sock::epoll_pwait2(ep, events, max, limit.get(), mask); },
+    return wait_in_set(ep, events, max, limit.get(), mask,
                        [=] { return libc.epoll_pwait(ep, events, max, timeout, mask); });
 }
 
 int epoll_pwait2(int ep, epoll_event* events, int max, const timespec* timeout,
                  const sigset_t* mask) {
     if (!ours(ep) || !valid(timeout)) return libc.epoll_pwait2(ep, events, max, timeout, mask);
-    return answer<int>([=] { return sock::epoll_pwait2(ep, events, max, timeout, mask); },
+    return wait_in_set(ep, events, max, timeout, mask,
                        [=] { return libc.epoll_pwait2(ep, events, max, timeout, mask); });
 }
 

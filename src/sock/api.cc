@@ -129,6 +129,8 @@ void descriptor_gone(int fd) {
     if (object == nullptr) return;
     if (object->is_socket())
         static_cast<Socket*>(static_cast<Pollable*>(object))->descriptor_closed(fd);
+    else
+        static_cast<Epoll*>(static_cast<Pollable*>(object))->descriptor_closed(fd);
     release_object(object);
 }
 
@@ -420,8 +422,13 @@ Outcome recvmsg(int fd, msghdr* msg, int flags, RecvCall call) {
     UdpSocket* udp = object.udp();
     if (tcp == nullptr && udp == nullptr) return Outcome::kernel();
     if (const int error = bad_vectors(msg, !(flags & MSG_TRUNC))) return Outcome::error(error);
+    if (msg->msg_name && int(msg->msg_namelen) < 0) return Outcome::error(EINVAL);
+    // read() and readv() of nothing are over at once, whatever waits (System V's way, as in Linux).
+    if ((call == RecvCall::read || call == RecvCall::readv) &&
+        std::all_of(msg->msg_iov, msg->msg_iov + msg->msg_iovlen,
+                    [](const iovec& iov) { return iov.iov_len == 0; }))
+        return Outcome::value(0);
     if (udp) return udp->receive(fd, msg, flags, call);
-    if (call == RecvCall::read && msg->msg_iov[0].iov_len == 0) return Outcome::value(0);
     return tcp->receive(fd, msg, flags);
 }
 
@@ -463,6 +470,11 @@ Outcome sendmsg(int fd, const msghdr* msg, int flags, SendCall call) {
     UdpSocket* udp = object.udp();
     if (tcp == nullptr && udp == nullptr) return Outcome::kernel();
     if (const int error = bad_vectors(msg, true)) return Outcome::error(error);
+    // sendmsg() cuts a name that is too long, sendto() refuses it.
+    if (msg->msg_name &&
+        (int(msg->msg_namelen) < 0 ||
+         (call == SendCall::sendto && msg->msg_namelen > sizeof(sockaddr_storage))))
+        return Outcome::error(EINVAL);
     return tcp ? tcp->send(fd, msg, flags) : udp->send(fd, msg, flags, call);
 }
 
@@ -546,6 +558,8 @@ Outcome epoll_pwait2(int ep, epoll_event* events, int max, const timespec* timeo
     Epoll* epoll = set.epoll();
     return epoll ? epoll->wait(ep, events, max, timeout, mask) : Outcome::kernel();
 }
+
+int epoll_without_call(epoll_event* events, int n) { return Epoll::without_call(events, n); }
 
 void hand_back(int fd, Reason why) {
     Using object{fd};

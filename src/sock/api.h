@@ -142,6 +142,9 @@ Outcome select(int nfds, fd_set* read, fd_set* write, fd_set* except, timespec* 
 Outcome epoll_ctl(int ep, int op, int fd, epoll_event* event);
 Outcome epoll_pwait2(int ep, epoll_event* events, int max, const timespec* timeout,
                      const sigset_t* mask);
+// After a wait on the kernel set alone that gave n events: without the one by which the library calls back who waits there.
+// 0: wait again by epoll_pwait2.
+int epoll_without_call(epoll_event* events, int n);
 
 // ---- Hand-back: something that only the kernel can do is about to happen to `fd` (maybe_ours(fd)
 // holds). On return the kernel socket is the live one, or the fd stays ours because it could not be

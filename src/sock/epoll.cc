@@ -1,12 +1,16 @@
 #include "sock/epoll.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <sys/eventfd.h>
 
 #include <new>
 
 #include "base/clock.h"
 #include "base/deferred_signal.h"
+#include "base/own_fd.h"
 #include "sock/context.h"
+#include "sock/fd_table.h"
 #include "sock/slab.h"
 #include "sock/udp_socket.h"
 
@@ -46,22 +50,94 @@ void Epoll::destroy(Epoll* epoll) {
     g_epolls.give(epoll);
 }
 
-void Epoll::forget_waits_in_child() { kernel_waits_.store(0, std::memory_order_relaxed); }
+void Epoll::forget_waits_in_child() {
+    kernel_waits_.store(0, std::memory_order_relaxed);
+    lost_waits_.store(0, std::memory_order_relaxed);
+}
+
+void Epoll::descriptor_closed(int closed) {
+    if (fd() != closed || refs.load(std::memory_order_relaxed) == 1) return;
+    FdTable::for_each([&](int other, Object* object) {
+        if (object == this && other != closed) set_fd(other);
+    });
+}
+
+// Threads that wait in the kernel set alone do not see a member of ours that is added meanwhile. A descriptor that is always
+// readable, put into the kernel set, brings them back; its event is told by the address of g_call, which no program has.
+namespace {
+OwnFd g_call;
+SpinLock g_call_lock;
+uint64_t call_mark() { return reinterpret_cast<uint64_t>(&g_call); }
+}  // namespace
+
+void Epoll::call_kernel_waits() {
+    if (kernel_waits_.load(std::memory_order_seq_cst) <=
+        lost_waits_.load(std::memory_order_relaxed))
+        return;
+    {
+        SpinGuard guard(g_call_lock);
+        if (!g_call.valid()) {
+            const int fd = sys::eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK);
+            if (fd < 0 || !g_call.adopt(fd)) return;
+        }
+    }
+    if (calling_.exchange(true, std::memory_order_seq_cst)) return;
+    called_at_ns_.store(monotonic_now().ns, std::memory_order_relaxed);
+    epoll_event event{EPOLLIN, {.u64 = call_mark()}};
+    sys::epoll_ctl(fd(), EPOLL_CTL_ADD, g_call.fd(), &event);
+}
+
+void Epoll::end_call() {
+    epoll_event unused{};
+    if (!calling_.load(std::memory_order_seq_cst)) return;
+    sys::epoll_ctl(fd(), EPOLL_CTL_DEL, g_call.fd(), &unused);
+    calling_.store(false, std::memory_order_seq_cst);
+}
+
+void Epoll::unpin_in_kernel() {
+    const uint32_t left = kernel_waits_.fetch_sub(1, std::memory_order_seq_cst) - 1;
+    if (left <= lost_waits_.load(std::memory_order_relaxed)) end_call();
+}
+
+// A thread that left its wait by longjmp or cancellation is counted for ever: after a second everybody who still waits has come.
+int Epoll::past_call(epoll_event* events, int n) {
+    const int left = without_call(events, n);
+    constexpr Duration kPatience = Duration::seconds(1);
+    if (left != n &&
+        monotonic_now().ns - called_at_ns_.load(std::memory_order_relaxed) > kPatience.ns) {
+        lost_waits_.store(kernel_waits_.load(std::memory_order_seq_cst), std::memory_order_relaxed);
+        end_call();
+    }
+    return left;
+}
+
+int Epoll::without_call(epoll_event* events, int n) {
+    if (!g_call.valid()) return n;
+    for (int i = 0; i < n; i++)
+        if (events[i].data.u64 == call_mark()) {
+            for (int k = i + 1; k < n; k++) events[k - 1] = events[k];
+            return n - 1;
+        }
+    return n;
+}
 
 void epoll_forget_in_child() {
+    g_call.reset();
+    new (&g_call_lock) SpinLock;
     g_epolls.forget_lock_in_child();
     g_items.forget_lock_in_child();
 }
 
-void epoll_item_changed(EpollItem& item) {
-    item.epoll->queue(item);
-    item.epoll->watch.notify();
+void epoll_item_changed(EpollItem& item, uint32_t events) {
+    if (item.epoll->queue(item, events)) item.epoll->watch.notify(EPOLLIN | EPOLLRDNORM);
 }
 
-void Epoll::queue(EpollItem& item) {
+bool Epoll::queue(EpollItem& item, uint32_t events) {
     SpinGuard guard(ready_lock_);
-    if (item.in_kernel) return;
-    if (!item.ready_hook.linked() && (item.events & ~kModifiers) != 0) ready_.push_back(item);
+    if (item.in_kernel) return true;
+    if (!(item.events & events & ~kModifiers)) return false;
+    if (!item.ready_hook.linked()) ready_.push_back(item);
+    return true;
 }
 
 uint32_t Epoll::poll_events() {
@@ -169,7 +245,9 @@ int Epoll::control(int op, int fd, Pollable& member, const epoll_event* event) {
         default:
             return EINVAL;
     }
-    if (member.poll_events() & item->events) epoll_item_changed(*item);
+    if (member.poll_events() & item->events) epoll_item_changed(*item, Watch::kAny);
+    // A waiter that went to the kernel before it could see the member (wait() looks again after it has counted itself).
+    if (op == EPOLL_CTL_ADD) call_kernel_waits();
     return 0;
 }
 
@@ -315,7 +393,7 @@ class EpollTarget final : public WaitTarget {
         if (look && count < max_) {
             looked_ = true;
             const int n = sys::epoll_wait(kernel_.fd, out_ + count, max_ - count, 0);
-            if (n > 0) count += n;
+            if (n > 0) count += epoll_.past_call(out_ + count, n);
         }
         return count != 0;
     }
@@ -343,7 +421,8 @@ class EpollTarget final : public WaitTarget {
 
 Outcome Epoll::wait(int epfd, epoll_event* out, int max, const timespec* timeout,
                     const sigset_t* mask) {
-    if (max <= 0) return Outcome::kernel();
+    constexpr int kMaxEvents = INT_MAX / int(sizeof(epoll_event));  // the kernel's EP_MAX_EVENTS
+    if (max <= 0 || max > kMaxEvents) return Outcome::kernel();
     if (!has_members()) {
         // Nothing here for the library to look at, and no adoption while this thread is in the kernel.
         kernel_waits_.fetch_add(1, std::memory_order_seq_cst);

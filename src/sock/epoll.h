@@ -36,8 +36,9 @@ struct EpollItem {
     uint64_t data = 0;
 };
 
-// The member's readiness changed: queues the item and wakes who waits on its set. Called under the member's Watch lock.
-void epoll_item_changed(EpollItem& item);
+// The member's readiness changed (Watch::notify): queues the item and wakes who waits on its set. Called under the member's
+// Watch lock.
+void epoll_item_changed(EpollItem& item, uint32_t events);
 
 class Epoll final : public Pollable {
   public:
@@ -62,7 +63,11 @@ class Epoll final : public Pollable {
     static void leave_kernel(Pollable& member);
     static void return_to_kernel(Pollable& member);  // undo of that
     void forget_waits_in_child();
-    void unpin_in_kernel() { kernel_waits_.fetch_sub(1, std::memory_order_release); }
+    void unpin_in_kernel();
+    // Takes the library's own event out of what a wait on the kernel set gave; how many are left.
+    static int without_call(epoll_event* events, int n);
+    int past_call(epoll_event* events,
+                  int n);  // the same for who waits here; ends a call that nobody follows
     // The last descriptor of a member was closed: its memberships vanish.
     static void forget_member(Pollable& member);
 
@@ -92,15 +97,18 @@ class Epoll final : public Pollable {
     bool has_members() const { return member_count_.load(std::memory_order_relaxed) != 0; }
     void set_fd(int fd) { fd_.store(fd, std::memory_order_relaxed); }
     int fd() const { return fd_.load(std::memory_order_relaxed); }
+    void descriptor_closed(int closed);  // another one of the set, if there is one, stands in for it
 
   private:
-    friend void epoll_item_changed(EpollItem& item);
+    friend void epoll_item_changed(EpollItem& item, uint32_t events);
     Epoll() : Pollable(ObjectKind::epoll) {}
     EpollItem* find(Pollable& member, int fd);
     EpollItem* make_item(Pollable& member, int fd, const epoll_event& event, bool in_kernel);
     static void to_kernel_item(EpollItem& item);
-    void take_down(EpollItem* item);  // the item is out of the member's Watch already
-    void queue(EpollItem& item);
+    void take_down(EpollItem* item);               // the item is out of the member's Watch already
+    bool queue(EpollItem& item, uint32_t events);  // false: not what the item is interested in
+    void call_kernel_waits();
+    void end_call();
 
     SpinLock ctl_lock_;
     List<EpollItem, &EpollItem::member_hook> members_;
@@ -109,6 +117,9 @@ class Epoll final : public Pollable {
     std::atomic<uint32_t> member_count_{0};  // served here
     std::atomic<uint32_t> item_count_{0};    // those and the ones in the kernel set
     std::atomic<uint32_t> kernel_waits_{0};  // threads that were sent to the kernel set alone
+    std::atomic<uint32_t> lost_waits_{0};    // of these, known to have gone without a word
+    std::atomic<bool> calling_{false};  // they are being called back: the call is in the kernel set
+    std::atomic<int64_t> called_at_ns_{0};
     std::atomic<bool> has_kernel_members_{false};
     std::atomic<int> fd_{-1};
     SpinGovernor governor_;

@@ -87,6 +87,7 @@ class Socket : public Pollable {
     void tell_served_by_kernel(Reason why) const;
     // Something may be readable or in error on the twin: look before relying on it.
     std::atomic<bool> kernel_news_{false};
+    std::atomic<bool> twin_error_{false};  // the twin reported EPOLLERR: SO_ERROR may be set
     std::atomic<SocketState> state_{SocketState::undecided};
     std::atomic<Reason> reason_{Reason::undecided};
     std::atomic<bool> nonblocking_{false};

@@ -90,8 +90,13 @@ int TcpSocket::take_error() { return so_error_.exchange(0, std::memory_order_acq
 
 // The level bits of tcp(7)/poll(2) as Linux computes them, from the control block.
 void TcpSocket::update_ready() {
-    if (phase_.load(std::memory_order_relaxed) == Phase::fresh)
-        return ready_.store(EPOLLOUT | EPOLLWRNORM | EPOLLHUP, std::memory_order_release);
+    if (phase_.load(std::memory_order_relaxed) == Phase::fresh) {
+        uint32_t more = 0;
+        if (so_error_.load(std::memory_order_relaxed)) more |= EPOLLERR;
+        if (shut_while_fresh_.load(std::memory_order_relaxed))
+            more |= EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;
+        return ready_.store(EPOLLOUT | EPOLLWRNORM | EPOLLHUP | more, std::memory_order_release);
+    }
     const tcp::Tcb& t = connection_->tcb;
     uint32_t events = 0;
     const bool closed = t.state == tcp::State::CLOSED || t.state == tcp::State::TIME_WAIT;
@@ -128,9 +133,14 @@ void TcpSocket::on_events(uint32_t events, int error) {
     const uint32_t before = ready_.load(std::memory_order_relaxed);
     update_ready();
     const uint32_t after = ready_.load(std::memory_order_relaxed);
-    constexpr uint32_t kEdges = tcp::kReadable | tcp::kConnected | tcp::kPeerClosed | tcp::kFailed |
-                                tcp::kReleasable | tcp::kTimeWait | tcp::kUrgent | tcp::kAllAcked;
-    if ((after & ~before) || (events & kEdges)) watch.notify();
+    // What Linux's wake-ups carry: data tells readers, a change of state everybody, the last acknowledgement only who lingers.
+    constexpr uint32_t kData = tcp::kReadable | tcp::kUrgent;
+    constexpr uint32_t kState =
+        tcp::kConnected | tcp::kPeerClosed | tcp::kFailed | tcp::kReleasable | tcp::kTimeWait;
+    uint32_t news = after & ~before;
+    if (events & kData) news |= EPOLLIN | EPOLLPRI | EPOLLRDNORM | EPOLLRDBAND;
+    if (events & kState) news = Watch::kAny;
+    if (news || (events & tcp::kAllAcked)) watch.notify(news);
 }
 
 const char* TcpSocket::state_text() const {

@@ -218,6 +218,8 @@ class TcpSocket final : public Socket {
     std::atomic<uint32_t> acceptable_{0};    // bit i: connections wait in listeners_[i]
     std::atomic<int> so_error_{0};
     std::atomic<bool> read_shutdown_{false}, write_shutdown_{false};
+    std::atomic<bool> shut_while_fresh_{
+        false};  // shutdown() for reading before there was a connection
     std::atomic<int64_t> sndtimeo_ns_{0};
     std::atomic<int> receive_low_water_{1};
 

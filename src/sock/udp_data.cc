@@ -59,6 +59,12 @@ class UdpReceive final : public WaitTarget {
         }
         follow_presence();
         const bool news = socket_.kernel_news_.load(std::memory_order_acquire);
+        // As in Linux, an error is told before the datagrams that wait.
+        if (news && socket_.twin_error_.exchange(false, std::memory_order_acq_rel))
+            if (const int error = twin_option(fd_, SOL_SOCKET, SO_ERROR, 0)) {
+                outcome = Outcome::error(error);
+                return true;
+            }
         if (news && (++socket_.turn_ & 7) == 0 && from_twin()) return true;
         for (unsigned i = 0; i < shard_count_; i++)
             if (from_ring(socket_.presences_[i])) return true;
@@ -138,8 +144,8 @@ class UdpReceive final : public WaitTarget {
 };
 
 Outcome UdpSocket::receive(int fd, msghdr* msg, int flags, RecvCall) {
-    if (state() == SocketState::kernel || (flags & (MSG_ERRQUEUE | MSG_OOB)))
-        return Outcome::kernel();
+    if (state() == SocketState::kernel || (flags & MSG_ERRQUEUE)) return Outcome::kernel();
+    flags &= ~MSG_OOB;  // means nothing to a datagram
     const bool may_wait = !nonblocking() && !(flags & MSG_DONTWAIT);
     // Not bound yet: nothing can come, but who waits must see it when another thread's send binds it.
     if (state() == SocketState::undecided && !settle(fd, false) &&
@@ -191,7 +197,7 @@ void UdpSocket::ring_ready(const UdpEndpoint& endpoint) {
     for (unsigned i = 0; i < n; i++)
         if (presences_[i].endpoint == &endpoint)
             ring_ready_.fetch_or(1u << i, std::memory_order_release);
-    watch.notify();
+    watch.notify(EPOLLIN | EPOLLPRI | EPOLLRDNORM | EPOLLRDBAND);
 }
 
 uint32_t UdpSocket::poll_events() {

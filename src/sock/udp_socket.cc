@@ -404,8 +404,9 @@ void Socket::descriptor_closed(int closed) {
     });
 }
 
-bool Socket::twin_event(uint16_t generation_low, uint32_t) {
+bool Socket::twin_event(uint16_t generation_low, uint32_t events) {
     if (uint16_t(generation) != generation_low) return false;
+    if (events & EPOLLERR) twin_error_.store(true, std::memory_order_release);
     kernel_news_.store(true, std::memory_order_release);
     watch.notify();
     return true;

@@ -104,10 +104,11 @@ void Watch::remove(EpollItem& item) {
     watchers_.fetch_sub(1, std::memory_order_acq_rel);
 }
 
-void Watch::notify_all() {
+void Watch::notify_all(uint32_t events) {
     SpinGuard guard(lock_);
     for (Sleeper* s = sleepers_.front(); s; s = sleepers_.next(*s)) s->notify();
-    for (ListHook* h = items_.next; h != &items_; h = h->next) epoll_item_changed(*item_of(h));
+    for (ListHook* h = items_.next; h != &items_; h = h->next)
+        epoll_item_changed(*item_of(h), events);
 }
 
 EpollItem* Watch::pop_item() {

@@ -39,9 +39,12 @@ class Watch {
     void remove(Sleeper& sleeper);
     void add(EpollItem& item);
     void remove(EpollItem& item);
-    // Something changed towards ready: wakes sleepers and queues epoll items. Any thread; the shard lease may be held.
-    void notify() {
-        if (watchers_.load(std::memory_order_acquire) != 0) notify_all();
+    // `events` (EPOLL*) became so: wakes sleepers and queues the epoll items that are interested in one of them, as the keys
+    // of Linux's wait queues do (an edge of arriving data is none for who wants EPOLLOUT). kAny: a change of state, told to
+    // all; 0: to sleepers alone. Any thread; the shard lease may be held.
+    static constexpr uint32_t kAny = ~0u;
+    void notify(uint32_t events = kAny) {
+        if (watchers_.load(std::memory_order_acquire) != 0) notify_all(events);
     }
     bool watched() const { return watchers_.load(std::memory_order_relaxed) != 0; }
     // The first membership for which match(EpollItem&) holds, or null; match runs under the lock.
@@ -56,7 +59,7 @@ class Watch {
     EpollItem* pop_item();
 
   private:
-    void notify_all();
+    void notify_all(uint32_t events);
     static EpollItem* item_of(ListHook* hook);  // EpollItem is incomplete here
     std::atomic<uint32_t> watchers_{0};
     SpinLock lock_;
