@@ -67,9 +67,11 @@ struct Endpoint {
     uint16_t port = 0;  // host order
     auto operator<=>(const Endpoint&) const = default;
 
-    // From/to a sockaddr. from_sockaddr returns false for a family other than AF_INET/AF_INET6 or a short length.
+    // From/to a sockaddr. from_sockaddr returns false for a family other than AF_INET/AF_INET6 and for a length that is short
+    // or more than the kernel takes.
     static bool from_sockaddr(const sockaddr* sa, socklen_t len, Endpoint& out) {
-        if (sa == nullptr || len < sizeof(sa_family_t)) return false;
+        if (sa == nullptr || len < sizeof(sa_family_t) || len > sizeof(sockaddr_storage))
+            return false;
         if (sa->sa_family == AF_INET && len >= sizeof(sockaddr_in)) {
             sockaddr_in in;
             std::memcpy(&in, sa, sizeof(in));

@@ -93,6 +93,7 @@ class PollSet final : public WaitTarget {
     bool ours() const { return ours_ != 0; }
 
     bool ready(bool slept) override {
+        slept_ |= slept;
         // A member that was handed back meanwhile is the kernel's to watch. Not while hooks of ours are in its list: until
         // then (may_sleep) it counts for nothing.
         if (!watched_) follow_moved();
@@ -100,8 +101,9 @@ class PollSet final : public WaitTarget {
         for (nfds_t i = 0; i < n_; i++) {
             fds_[i].revents = 0;
             if (Pollable* member = members_.data()[i]; member && !(watched_ && moved(member))) {
-                const uint32_t events = member->poll_events() &
-                                        (uint32_t(uint16_t(fds_[i].events)) | POLLERR | POLLHUP);
+                const uint32_t wanted = uint32_t(uint16_t(fds_[i].events)) | POLLERR | POLLHUP;
+                uint32_t events = member->poll_events() & wanted;
+                if (events && slept_) events = of_number(i, *member, events, wanted);
                 fds_[i].revents = short(events);
                 if (events) count++;
             }
@@ -174,6 +176,23 @@ class PollSet final : public WaitTarget {
             turn_ = 0;
         }
     }
+    // After a sleep Linux looks at what has the number by then: nothing any more, or another file.
+    uint32_t of_number(nfds_t i, Pollable& member, uint32_t events, uint32_t wanted) {
+        Object* const now = FdTable::acquire(fds_[i].fd);
+        if (now == static_cast<Object*>(&member)) {
+            release_object(now);
+            return events;
+        }
+        if (now && served_here(*now, fds_[i].fd))
+            events = static_cast<Pollable*>(now)->poll_events() & wanted;
+        else {
+            pollfd look{fds_[i].fd, fds_[i].events, 0};
+            const timespec zero{};
+            events = sys::ppoll(&look, 1, &zero) > 0 ? uint32_t(uint16_t(look.revents)) : 0;
+        }
+        if (now) release_object(now);
+        return events;
+    }
     static bool served_here(Object& object, int fd) {
         if (object.kind == ObjectKind::epoll) return static_cast<Epoll&>(object).has_members();
         if (object.kind == ObjectKind::tcp)
@@ -188,7 +207,7 @@ class PollSet final : public WaitTarget {
     nfds_t built_ = 0;
     size_t ours_ = 0, kernel_count_ = 0;
     unsigned turn_ = 0;
-    bool watched_ = false;
+    bool watched_ = false, slept_ = false;
     Scratch<Pollable*, 32> members_;  // looked at here
     Scratch<Held, 32> held_;
     Scratch<Sleeper, 32> sleepers_;
@@ -203,8 +222,11 @@ int wait_on(PollSet& set, const timespec* timeout, const sigset_t* mask) {
     for (Shard* shard : Context::shards()) shard->progress();
     TwinEvents::drain();
     if (timeout && timeout->tv_sec == 0 && timeout->tv_nsec == 0) {
-        set.ready(false);
-        return set.count;
+        if (set.ready(false)) return set.count;
+        // Nothing there: a signal that the mask lets in is told, even without waiting.
+        const timespec zero{};
+        const bool signal = mask && sys::blocking_ppoll(nullptr, 0, &zero, mask) == -EINTR;
+        return signal ? -EINTR : 0;
     }
     WaitLimits limits = Context::iomux_limits();
     limits.sigmask = mask;

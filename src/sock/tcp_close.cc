@@ -66,7 +66,7 @@ Outcome TcpSocket::shutdown(int fd, int how) {
         std::lock_guard guard(control_);
         const int result = int(sys::raw(SYS_shutdown, fd, how));
         if (result < 0) return Outcome::error(-result);
-        read_shutdown_.store(true, std::memory_order_relaxed);
+        read_shutdown_.store(true, std::memory_order_relaxed);  // who is in accept() leaves it
         phase_.store(Phase::fresh, std::memory_order_release);
         ready_.store(EPOLLOUT | EPOLLWRNORM | EPOLLHUP, std::memory_order_release);
         close_listeners();
@@ -74,7 +74,26 @@ Outcome TcpSocket::shutdown(int fd, int how) {
         watch.notify();
         return Outcome::value(0);
     }
-    if (connection_ == nullptr) return Outcome::error(ENOTCONN);
+    if (phase == Phase::connecting) {
+        // As in Linux: an attempt that is shut down ends as by connect(AF_UNSPEC).
+        std::lock_guard guard(control_);
+        bool opening = false;
+        if (connection_) {
+            LeaseGuard lease(shard_->lease());
+            opening = connection_->tcb.state == tcp::State::SYN_SENT;
+        }
+        if (opening) return disconnect();
+    }
+    if (connection_ == nullptr) {
+        // Linux closes the direction all the same: poll() tells, of the twin and here.
+        if (phase == Phase::fresh) sys::raw(SYS_shutdown, fd, how);
+        if (phase == Phase::fresh && how != SHUT_WR) {
+            shut_while_fresh_.store(true, std::memory_order_relaxed);
+            update_ready();
+            watch.notify();
+        }
+        return Outcome::error(ENOTCONN);
+    }
     LeaseGuard lease(shard_->lease());
     if (connection_ == nullptr) return Outcome::kernel();  // handed back just now
     tcp::Tcb& t = connection_->tcb;

@@ -46,6 +46,8 @@ void TcpSocket::apply_options(tcp::TcpConfig& c) const {
 Outcome TcpSocket::bind(int fd, const sockaddr* addr, socklen_t len) {
     std::lock_guard guard(control_);
     if (state() == SocketState::kernel) return Outcome::kernel();
+    // The twin of an accepted connection would take what the connection may not.
+    if (accepted_ && connection_) return Outcome::error(EINVAL);
     const int result = sys::bind(fd, addr, len);
     if (result < 0) return Outcome::error(-result);
     bound_ = true;
@@ -186,18 +188,22 @@ void TcpSocket::drop_failed_connection() {
 }
 
 Outcome TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
+    const bool nobody = addr && len >= sizeof addr->sa_family && addr->sa_family == AF_UNSPEC;
+    if (nobody && phase_.load(std::memory_order_acquire) == Phase::listening &&
+        state() != SocketState::kernel)
+        return shutdown(fd, SHUT_RD);  // ends a listener in the same way
     {
         std::lock_guard guard(control_);
         if (state() == SocketState::kernel) return Outcome::kernel();
         const Phase phase = phase_.load(std::memory_order_relaxed);
         if (phase == Phase::kernel_listener || phase == Phase::listening)
-            return Outcome::error(EISCONN);
-        if (phase == Phase::connected || phase == Phase::connecting) {
-            const bool nobody =
-                addr && len >= sizeof addr->sa_family && addr->sa_family == AF_UNSPEC;
+            return nobody ? Outcome::kernel() : Outcome::error(EISCONN);
+        if (phase == Phase::connected || phase == Phase::connecting)
             return nobody ? disconnect() : connect_again();
-        }
         drop_failed_connection();
+        // What an earlier attempt or connect(AF_UNSPEC) left is over.
+        so_error_.store(0, std::memory_order_relaxed);
+        shut_while_fresh_.store(false, std::memory_order_relaxed);
         Endpoint to;
         if (!Endpoint::from_sockaddr(addr, len, to)) return Outcome::kernel();
         Way way;

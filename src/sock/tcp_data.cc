@@ -62,6 +62,30 @@ bool total_length(const msghdr& msg, size_t& out) {
     return true;
 }
 
+// Linux looks at SOL_SOCKET's control messages of a stream, and takes those that have a meaning to it (sock_cmsg_send).
+bool good_controls(const msghdr& msg) {
+    auto& m = const_cast<msghdr&>(msg);
+    const auto* const end = static_cast<const uint8_t*>(msg.msg_control) + msg.msg_controllen;
+    for (const cmsghdr* c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, const_cast<cmsghdr*>(c))) {
+        const size_t room = size_t(end - reinterpret_cast<const uint8_t*>(c));
+        if (c->cmsg_len < sizeof *c || c->cmsg_len > room) return false;
+        if (c->cmsg_level != SOL_SOCKET) continue;
+        switch (c->cmsg_type) {
+            case SCM_RIGHTS:
+            case SCM_CREDENTIALS:
+                break;
+            case SO_MARK:
+            case SO_PRIORITY:
+            case SO_TIMESTAMPING:
+                if (c->cmsg_len != CMSG_LEN(sizeof(int))) return false;
+                break;
+            default:
+                return false;
+        }
+    }
+    return true;
+}
+
 // send(2): a connection that cannot be written to any more raises SIGPIPE in the calling thread.
 Outcome broken_pipe(int flags) {
     if (!(flags & MSG_NOSIGNAL)) sys::raw(SYS_tgkill, sys::getpid(), sys::gettid(), SIGPIPE);
@@ -127,7 +151,9 @@ class TcpTransfer final : public WaitTarget {
             tcp::Actions actions;
             if (r.flags & MSG_PEEK) {
                 const unsigned count = r.cursor.fill(step);
-                n = tcp::peek(tcb(), step, count, r.done);
+                n = r.flags & MSG_TRUNC  // counts, and copies nothing
+                        ? std::min<size_t>(tcp::unread_bytes(tcb()) - r.done, r.wanted - r.done)
+                        : tcp::peek(tcb(), step, count, r.done);
                 if (n == 0) break;
             } else if (r.flags & MSG_TRUNC) {
                 n = std::min<size_t>(tcp::unread_bytes(tcb()), r.wanted - r.done);
@@ -272,6 +298,7 @@ Outcome TcpSocket::receive(int fd, msghdr* msg, int flags) {
     }
     const Phase phase = phase_.load(std::memory_order_acquire);
     if (flags & MSG_ERRQUEUE) return Outcome::error(EAGAIN);
+    if ((flags & MSG_OOB) && phase == Phase::fresh) return Outcome::error(EINVAL);
     if (phase == Phase::fresh || phase == Phase::kernel_listener || phase == Phase::listening) {
         const int error = take_error();
         return Outcome::error(error ? error : ENOTCONN);
@@ -336,6 +363,9 @@ Outcome TcpSocket::send(int fd, const msghdr* msg, int flags) {
     }
     size_t wanted;
     if (!total_length(*msg, wanted)) return Outcome::error(EINVAL);
+    if (msg->msg_controllen && msg->msg_control && !good_controls(*msg))
+        return Outcome::error(EINVAL);
+    if ((flags & MSG_FASTOPEN) && phase == Phase::connected) return Outcome::error(EISCONN);
     TcpTransfer transfer(*this);
     TcpTransfer::Send s{IovCursor(*msg), flags, wanted};
     transfer.send = &s;
@@ -384,6 +414,9 @@ Outcome TcpSocket::sendfile(int fd, int in_fd, off_t* offset, size_t count) {
     if (state() != SocketState::offloaded) return Outcome::kernel();
     struct stat info;
     if (int(sys::raw(SYS_fstat, in_fd, sys::ptr(&info))) < 0) return Outcome::error(EBADF);
+    if ((sys::fcntl(in_fd, F_GETFL) & O_ACCMODE) == O_WRONLY) return Outcome::error(EBADF);
+    // Which of the special files can be sent only the kernel knows.
+    if (S_ISCHR(info.st_mode) && hand_back(Reason::unsupported_option)) return Outcome::kernel();
     if (!S_ISREG(info.st_mode) && !S_ISBLK(info.st_mode)) return Outcome::error(EINVAL);
     if (count == 0) return Outcome::value(0);
     constexpr size_t kPiece = 256 * 1024;
@@ -399,6 +432,11 @@ Outcome TcpSocket::sendfile(int fd, int in_fd, off_t* offset, size_t count) {
             sys::raw(SYS_pread64, in_fd, sys::ptr(buffer), long(std::min(room, count - done)), at);
         if (got < 0) last = Outcome::error(int(-got));
         if (got <= 0) break;
+        if (info.st_size == 0 && done == 0 && hand_back(Reason::unsupported_option)) {
+            // A file of /proc or the like, which has content and no size.
+            last = Outcome::kernel();
+            break;
+        }
         iovec iov{buffer, size_t(got)};
         msghdr msg{};
         msg.msg_iov = &iov;

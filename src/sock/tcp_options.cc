@@ -92,6 +92,10 @@ Outcome TcpSocket::set_option(int fd, int level, int name, const void* value, so
                 fd, level, name);
         if (hand_back(Reason::unsupported_option)) return Outcome::kernel();
     }
+    // The twin is closed, where Linux takes what it refuses to a connection.
+    if (live && level == IPPROTO_TCP && name == TCP_WINDOW_CLAMP && value && len >= sizeof(int) &&
+        option_number(value, len) == 0)
+        return Outcome::error(EINVAL);
     const int result = sys::setsockopt(fd, level, name, value, len);
     if (result < 0) return Outcome::error(-result);
     if (effect == Effect::to_kernel && !live) {
@@ -295,12 +299,25 @@ Outcome TcpSocket::get_option(int fd, int level, int name, void* value, socklen_
         if (connection_) {
             LeaseGuard lease(shard_->lease());
             if (connection_) update_ready();
+        } else if (phase_.load(std::memory_order_relaxed) == Phase::fresh) {
+            update_ready();
         }
         return put_int(error, value, len);
     }
     if (!twin_has_options_) {
         std::lock_guard guard(control_);
         inherited_options_to_twin(fd);
+    }
+    // The twin is not connected: what Linux tells of a connection is told here.
+    if (connection_ && level == SOL_SOCKET && name == SO_PEERNAME) {
+        const sockaddr_in peer = remote_.to_sockaddr_in();
+        if (int(*len) < 0 || *len > sizeof peer) return Outcome::error(EINVAL);
+        return put(&peer, sizeof peer, value, len);
+    }
+    if (connection_ && level == IPPROTO_IP && name == IP_MTU) {
+        LeaseGuard lease(shard_->lease());
+        if (connection_ == nullptr) return Outcome::kernel();
+        return put_int(connection_->tcb.cfg.mss + 40, value, len);
     }
     if (connection_ == nullptr || level != IPPROTO_TCP) return Outcome::kernel();
     if (name == TCP_ZEROCOPY_RECEIVE) {
