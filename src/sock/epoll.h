@@ -97,7 +97,8 @@ class Epoll final : public Pollable {
     bool has_members() const { return member_count_.load(std::memory_order_relaxed) != 0; }
     void set_fd(int fd) { fd_.store(fd, std::memory_order_relaxed); }
     int fd() const { return fd_.load(std::memory_order_relaxed); }
-    void descriptor_closed(int closed);  // another one of the set, if there is one, stands in for it
+    void descriptor_closed(
+        int closed);  // another one of the set, if there is one, stands in for it
 
   private:
     friend void epoll_item_changed(EpollItem& item, uint32_t events);

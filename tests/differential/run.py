@@ -3,6 +3,7 @@
 
     run.py                          all of them, two at a time
     run.py GROUP|NAME...            some; -v prints the transcripts, --keep the library's log, too
+    run.py --sample 3 GROUP         one in three, chosen by the seed that is printed; with what was left out
     run.py --list
 
 Both roles on the kernel give the expected transcripts, exit status and standard error. Then role a, role b and both run
@@ -16,6 +17,7 @@ import concurrent.futures
 import difflib
 import os
 import queue
+import random
 import shutil
 import signal
 import socket
@@ -234,6 +236,8 @@ def main():
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="more environment when preloaded")
     parser.add_argument("--kernel", action="store_true", help="the kernel twice: is the behaviour itself sound?")
     parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--sample", type=int, default=1, metavar="N", help="one behaviour in N")
+    parser.add_argument("--seed", type=int, default=int(time.time() // 86400), help="of --sample; else the day")
     args = parser.parse_args()
     program = binary("behaviours")
     known = behaviours(program)
@@ -248,8 +252,21 @@ def main():
     unknown = set(args.wanted) - names - {b.group for b in known}
     if unknown:
         raise SystemExit(f"no such group or behaviour: {', '.join(sorted(unknown))}")
-    chosen = [b for b in known if not args.wanted or b.name in args.wanted or b.group in args.wanted] * args.repeat
+    chosen = [b for b in known if not args.wanted or b.name in args.wanted or b.group in args.wanted]
+    if args.sample > 1:
+        chosen = sampled(chosen, args.sample, args.seed)
+    chosen *= args.repeat
     return run_all(args, program, chosen, read_differences(names))
+
+
+def sampled(behaviours_, n, seed):
+    """Every n-th of them in an order that the seed gives; says which ones it leaves out."""
+    shuffled = sorted(behaviours_, key=lambda b: b.name)
+    random.Random(seed).shuffle(shuffled)
+    chosen = {b.name for b in shuffled[::n]}
+    print(f"sample: {len(chosen)} of {len(behaviours_)}, seed {seed}; not run:",
+          *(b.name for b in behaviours_ if b.name not in chosen), flush=True)
+    return [b for b in behaviours_ if b.name in chosen]
 
 
 def run_all(args, program, chosen, listed):

@@ -125,6 +125,18 @@ bool until_acknowledged(int fd) {
     return false;
 }
 
+void fill(int fd) {
+    const std::string much = pattern(1 << 20);
+    nonblocking(fd);
+    const int64_t end = milliseconds() + kLimit;
+    while (milliseconds() < end) {
+        while (put(fd, much) > 0) {
+        }
+        if (polled(fd, POLLOUT, 200) == "-") return;
+    }
+    note("waited in vain for a full buffer");
+}
+
 // ---- Time, threads, processes
 
 int64_t milliseconds() {
@@ -195,6 +207,7 @@ int caught() { return g_caught; }
 void forget_caught() { g_caught = 0; }
 
 bool until_caught(int n) {
+    const int saved = errno;
     const int64_t end = milliseconds() + kLimit;
     const timespec until{time_t(end / 1000), long(end % 1000 * 1000000)};
     while (g_caught < n)
@@ -202,6 +215,7 @@ bool until_caught(int n) {
             note("waited in vain for a signal");
             return false;
         }
+    errno = saved;
     return true;
 }
 
