@@ -34,7 +34,7 @@ Duration reordering_window(const Tcb& t) {
     if (r.reorderings == 0) {
         // Nothing ever came out of order here: once loss is likely, do not wait.
         if (t.loss.state >= Recovery::fast) return Duration{0};
-        if (t.board.sacked_segments(kDupThresh) >= kDupThresh) return Duration{0};
+        if (t.board.sacked_segments >= kDupThresh) return Duration{0};
     }
     return std::min(t.rtt.min_rtt / 4 * r.steps, t.rtt.srtt);
 }

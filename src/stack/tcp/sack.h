@@ -1,6 +1,11 @@
 // Scoreboard: what has been sent and not yet acknowledged, as a sorted list of ranges that tile [SND.UNA, SND.NXT).
 // RFC 2018 (SACK), RFC 6675 (pipe, loss marking). Each range keeps its own send time, which is what RACK needs.
 // Bytes throughout; a FIN counts one. Ranges come from TcpMemory.
+//
+// What an ACK costs does not grow with the window, whatever its blocks say: a place is found through an index of levels
+// (a skip list; sending and acknowledging in order hardly touch it), neighbours that are both sacked become one range, and
+// loss by time looks at the oldest transmissions only, which have a queue of their own, as what waits to be repeated has.
+// Only what happens once per recovery walks the list: a timeout, an undone recovery, a smaller path MTU.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +17,26 @@
 
 namespace vma::tcp {
 
+// Which queue of the scoreboard a range is in.
+enum class TxQueue : uint8_t { none, flight, waiting };
+
 struct TxRange {
-    TxRange* next = nullptr;
+    static constexpr unsigned kLevels = 3;
+    TxRange* next = nullptr;  // by number
     TxRange* prev = nullptr;
+    TxRange* q_next = nullptr;  // in `queue`
+    TxRange* q_prev = nullptr;
+    TxRange* up[kLevels] = {};  // the next range of at least this level
     Seq start, end;
     Instant sent;  // last transmission
     // At that moment, for rate samples: bytes delivered, when the last of them were, and when the sending interval began.
     uint64_t delivered = 0;
     Instant delivered_at, first_sent;
+    uint32_t segments = 0;  // of a sacked range
+    uint16_t mss = 0;       // bytes per wire segment of that transmission
+    uint8_t level = 0;
+    TxQueue queue = TxQueue::none;
     bool app_limited = false;
-    uint16_t mss = 0;  // bytes per wire segment of that transmission
     bool sacked = false;
     bool lost = false;
     bool retransmitted =
@@ -68,32 +83,31 @@ struct AckResult {
 struct Scoreboard {
     TxRange* head = nullptr;
     TxRange* tail = nullptr;
-    uint32_t sacked = 0;         // bytes
-    uint32_t lost = 0;           // bytes marked lost and not sacked
-    uint32_t retransmitted = 0;  // bytes in flight again
-    uint32_t waiting = 0;        // bytes lost and not in flight again
-    uint32_t reno_sacked = 0;    // bytes that duplicate ACKs stand for when the peer has no SACK
-    Seq highest_sacked;          // end of the highest block, valid if sacked > 0
+    uint32_t sacked = 0;           // bytes
+    uint32_t sacked_segments = 0;  // the same in segments
+    uint32_t lost = 0;             // bytes marked lost and not sacked
+    uint32_t retransmitted = 0;    // bytes in flight again
+    uint32_t waiting = 0;          // bytes lost and not in flight again
+    uint32_t reno_sacked = 0;      // bytes that duplicate ACKs stand for when the peer has no SACK
+    Seq highest_sacked;            // end of the highest block, valid if sacked > 0
 
     // Appends [start, end). False: no memory.
     bool sent(TcpMemory& memory, Seq start, Seq end, Instant now, uint64_t delivered, uint32_t mss);
-    // The first `n` bytes of a lost range go out again; the rest, if any, is split off. False: no memory to split.
+    // The first `n` bytes of a range go out again; the rest, if any, is split off. False: no memory to split.
     bool resent(TcpMemory& memory, TxRange& range, uint32_t n, Instant now, uint64_t delivered,
                 uint32_t mss);
     void acknowledge(TcpMemory& memory, Seq una, AckResult& out);
     // Applies one SACK block already known to lie in [una, nxt]. Splits happen on segment borders only, so that a peer
     // cannot make us keep a record per byte.
     void apply_sack(TcpMemory& memory, SackBlock block, AckResult& out);
-    // Segments sacked, counted up to `most`.
-    uint32_t sacked_segments(uint32_t most) const;
     // Marks up to `n` bytes of the first unmarked range (NewReno partial ACK, RFC 6582). Returns bytes marked.
     uint32_t mark_head_lost(TcpMemory& memory, uint32_t n);
     // After a retransmission timeout: lost is what is not sacked and was sent at `sent_by` or before, and always the head
     // (RFC 8985 section 6.3); with `reneged` the sacked too (RFC 2018 section 8).
     void mark_lost_by_timeout(bool reneged, Instant sent_by);
     // RFC 8985 section 6.2 step 5: lost is what was sent before `newest` and more than `wait` ago. `wait_more` gets the
-    // longest time after which a range not marked yet would be, zero if there is none. Returns the bytes marked;
-    // `again` those of them whose retransmission was lost.
+    // time after which all ranges not marked yet would be, zero if there is none; of more than kLook such ranges at least
+    // that time. Returns the bytes marked; `again` those of them whose retransmission was lost.
     uint32_t mark_lost_by_time(const Delivered& newest, Duration wait, Instant now,
                                Duration& wait_more, uint32_t& again);
     // What was sent in segments larger than `mss` is lost, unless it is sacked. Returns bytes marked.
@@ -103,25 +117,41 @@ struct Scoreboard {
     // The last segment of what is in flight, cut off at a border of `mss`; null: nothing there, sacked, or no memory.
     TxRange* last_segment(TcpMemory& memory, uint32_t mss);
     // First range marked lost and not in flight again, or null.
-    TxRange* next_lost();
+    TxRange* next_lost() { return waiting_.head; }
     // Bytes believed to be in the network.
     uint32_t pipe(Seq una, Seq nxt) const;
     void clear(TcpMemory& memory);
 
   private:
-    // Nothing in front of it waits to be repeated: repeating thousands of small segments must not walk the list each time.
-    TxRange* first_waiting_ = nullptr;
-    void lower_hint(TxRange& range) {
-        if (first_waiting_ == nullptr || range.start < first_waiting_->start)
-            first_waiting_ = &range;
-    }
+    static constexpr unsigned kLook = 64;
+    struct Queue {
+        TxRange* head = nullptr;
+        TxRange* tail = nullptr;
+        void insert_after(TxRange* place, TxRange& range);  // null: at the front
+        void remove(TxRange& range);
+    };
+    Queue flight_;   // by the time of the last transmission
+    Queue waiting_;  // lost and not in flight again, by number (nearly, see enqueue_waiting)
+    TxRange* index_head_[TxRange::kLevels] = {};
+    TxRange* index_tail_[TxRange::kLevels] = {};
+    uint32_t dice_ = 0x9e3779b9;
+
+    Queue& queue_of(TxQueue which) { return which == TxQueue::flight ? flight_ : waiting_; }
+    void leave_queue(TxRange& range);
+    void enqueue(TxQueue which, TxRange* place, TxRange& range);
+    void enqueue_waiting(TxRange& range);
+    uint8_t draw_level();
+    // The last range that starts before `at`; `before` gets the same per level of the index.
+    TxRange* last_before(Seq at, TxRange** before) const;
     // Cuts `range` at `at` (inside it); returns the upper part. Null: no memory.
     TxRange* split(TcpMemory& memory, TxRange& range, Seq at);
-    void unlink(TxRange& range);
+    void remove(TcpMemory& memory, TxRange& range);
     void set_lost(TxRange& range);
     void set_in_flight_again(TxRange& range, bool again);
     // Out of all counters, before it is sacked or goes.
     void uncount(TxRange& range, uint32_t n);
+    // A range that has just been sacked becomes one with sacked neighbours; returns what it is part of.
+    TxRange* merge_sacked(TcpMemory& memory, TxRange& range);
 };
 
 }  // namespace vma::tcp

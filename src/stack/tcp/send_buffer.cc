@@ -88,21 +88,26 @@ void SendBuffer::acknowledge(TcpMemory& memory, Seq una) {
         advance -= int32_t(k);
         if (k < held) break;
         SendChunk* gone = head;
-        if (hint == gone) hint = nullptr;
+        for (Hint& h : hints)
+            if (h.chunk == gone) h.chunk = nullptr;
         head = gone->next;
         if (head == nullptr) tail = nullptr;
         memory.give_chunk(gone);
     }
-    // The hint's first byte is counted from its current begin.
-    if (hint == head) hint_seq = start;
+    // A hint's first byte is counted from its chunk's current begin.
+    for (Hint& h : hints)
+        if (h.chunk == head) h.seq = start;
 }
 
 uint32_t SendBuffer::slices(Seq from, uint32_t n, iovec* out, unsigned max, uint16_t* count) {
     SendChunk* chunk = head;
     Seq at = start;
-    if (hint != nullptr && hint_seq <= from) {
-        chunk = hint;
-        at = hint_seq;
+    Hint* hint = &hints[0];
+    for (Hint& h : hints) {
+        if (h.chunk == nullptr || h.seq > from) continue;
+        hint = &h;
+        chunk = h.chunk;
+        at = h.seq;
     }
     while (chunk != nullptr && at + (chunk->end - chunk->begin) <= from) {
         at += chunk->end - chunk->begin;
@@ -111,8 +116,9 @@ uint32_t SendBuffer::slices(Seq from, uint32_t n, iovec* out, unsigned max, uint
     uint32_t covered = 0;
     uint16_t used = 0;
     if (chunk != nullptr) {
-        hint = chunk;
-        hint_seq = at;
+        // Ahead of both: the second follows. The first is new text's until something is repeated behind it.
+        if (hints[1].chunk == nullptr || hints[1].seq <= at) hint = &hints[1];
+        *hint = {chunk, at};
     }
     uint32_t skip = uint32_t(from - at);
     while (chunk != nullptr && covered < n && used < max) {
@@ -152,7 +158,8 @@ void SendBuffer::clear(TcpMemory& memory) {
         head = gone->next;
         memory.give_chunk(gone);
     }
-    tail = hint = nullptr;
+    tail = nullptr;
+    hints[0] = hints[1] = {};
     start += bytes;
     bytes = 0;
 }

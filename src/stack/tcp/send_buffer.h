@@ -19,9 +19,12 @@ namespace vma::tcp {
 struct SendBuffer {
     SendChunk* head = nullptr;
     SendChunk* tail = nullptr;
-    // Where the last slices() stopped: sending goes forward, so that finding the place costs nothing.
-    SendChunk* hint = nullptr;
-    Seq hint_seq;        // sequence number of hint's first byte
+    // Where slices() was asked last: new text and repeated text each go forward, so that finding the place costs nothing.
+    struct Hint {
+        SendChunk* chunk = nullptr;
+        Seq seq;  // of its first byte
+    };
+    Hint hints[2];       // the second is never before the first
     Seq start;           // sequence number of the first byte held
     uint32_t bytes = 0;  // held
     uint32_t limit = 0;  // bytes; writes stop here (SO_SNDBUF's meaning for the stack)
