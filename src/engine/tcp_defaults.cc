@@ -74,7 +74,10 @@ const Sysctls& sysctls() {
         c.send_buffer = uint32_t(std::clamp<long>(wmem[2] / 4, 16384, 1 << 30));
         c.send_buffer_max = uint32_t(std::clamp<long>(wmem[2], c.send_buffer, 1 << 30));
         c.syn_cookies = one("ipv4/tcp_syncookies", 1) != 0;
-        c.mtu_probing = one("ipv4/tcp_mtu_probing", 0) != 0;
+        c.mtu_probing = uint8_t(one("ipv4/tcp_mtu_probing", 0));
+        c.probe_floor = uint16_t(one("ipv4/tcp_mtu_probe_floor", 48));
+        c.probe_threshold = uint16_t(one("ipv4/tcp_probe_threshold", 8));
+        c.probe_interval = Duration::seconds(one("ipv4/tcp_probe_interval", 600));
         c.base_mss = uint16_t(one("ipv4/tcp_base_mss", 1024));
         s.max_half_open = uint32_t(one("ipv4/tcp_max_syn_backlog", 1024));
         char algorithm[32] = {};

@@ -44,6 +44,8 @@ struct Machine {
     ListenState listener{};
     std::optional<HalfOpen> half{};
     IsnSecret secret{1, 2};
+    FastOpenKeys keys{2, {{1, 2}, {3, 4}}};
+    bool fast_open = false;
     Instant now{1000000000};
     std::optional<Seq> edge{};
 
@@ -54,6 +56,10 @@ struct Machine {
         p.iss = {0xfffffe00};
         p.memory = &w.memory;
         p.secret = &secret;
+        p.fast_open = fast_open;
+        p.fast_open_room = 1000;
+        if (fast_open) p.cookie.len = 8;
+        p.fast_open_keys = &keys;
         return p;
     }
 
@@ -90,6 +96,15 @@ struct Machine {
             s.opt.has_wscale = (options & 16) != 0;
             s.opt.wscale = in.byte();
             s.opt.sack_permitted = (options & 32) != 0;
+            const uint8_t cookie = in.byte();
+            s.opt.has_fast_open = (cookie & 1) != 0;
+            if ((cookie & 6) != 0) {
+                const OpenParams p = params();
+                const Cookie c =
+                    vma::tcp::make_cookie(keys, cookie >> 3 & 1, p.remote.addr, p.local.addr);
+                s.opt.fast_open_len = (cookie & 16) != 0 ? 4 : c.len;
+                s.opt.fast_open = c.bytes;
+            }
         }
         if ((options & 64) != 0) s.urg = in.word();
         s.payload_len = (options & 128) != 0 ? in.word() % 20000 : 0;
@@ -114,6 +129,10 @@ struct Machine {
         }
         if (!half) {
             const ListenVerdict v = on_syn(listener, cfg, s, params(), now, a);
+            if (v.kind == ListenVerdict::fast_open) {
+                open_fast(t, v.record, cfg, w.memory, s, v.newer, now, a);
+                return;
+            }
             if (v.kind == ListenVerdict::half_open || v.kind == ListenVerdict::established)
                 half = v.record;
             if (v.kind != ListenVerdict::established) return;
@@ -259,17 +278,24 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         m.cfg.timestamps = (settings & 1) != 0;
         m.cfg.sack = (settings & 2) == 0;
         m.cfg.ecn = uint8_t((settings & 4) != 0 ? 1 : 2);
-        m.cfg.cc = CcKind(settings >> 3 & 3);
+        m.cfg.cc = CcKind(settings >> 3 & 3);  // 3: BBR
         m.cfg.max_gso_bytes = (settings & 32) != 0 ? 65536 : 0;
         m.cfg.receive_buffer = 30000;
         m.cfg.receive_buffer_max = 200000;
         m.cfg.send_buffer_max = 300000;
-        m.cfg.mtu_probing = (settings & 64) != 0;
+        m.cfg.mtu_probing = (settings & 64) != 0 ? 2 : 0;
+        m.cfg.notsent_lowat = (settings & 64) != 0 ? 20000 : UINT32_MAX;
         m.listener.backlog = 4;
+        m.listener.fast_open_limit = 4;
         if ((settings & 128) != 0) {
-            m.listener.half_open = 9;  // cookies
+            m.listener.half_open = (settings & 32) != 0 ? 9 : 0;  // 9: cookies
         } else {
+            m.fast_open = (settings & 64) != 0;
             connect(m.t, m.params(), m.cfg, m.now);
+            if (m.fast_open) {
+                Actions a;
+                write(m.t, "text of the first segment", 25, m.now, a);
+            }
             m.pull();
         }
         for (int i = 0; i < 2000 && !in.empty(); ++i) {

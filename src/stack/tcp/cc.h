@@ -47,6 +47,12 @@ struct BbrState {
     double full_rate = 0;
     Duration min_rtt = Duration::max();
     Instant min_rtt_at, phase_start, probe_rtt_end;
+    // Long-term sampling: is a policer at work, and at what rate?
+    bool lt_sampling = false, lt_use = false;
+    uint32_t lt_rounds = 0;
+    double lt_rate = 0;  // bytes per second, 0: none yet
+    uint64_t lt_delivered = 0, lt_lost = 0;
+    Instant lt_since;
 };
 
 struct Cc {
@@ -82,6 +88,7 @@ struct CcSample {
     uint64_t bytes = 0;            // delivered in it
     uint64_t prior_delivered = 0;  // `delivered` when the newest segment delivered left
     uint64_t delivered = 0;        // bytes, ever
+    uint64_t lost_ever = 0;        // bytes
     uint32_t acked = 0, lost = 0;  // bytes delivered by and marked lost because of this ACK
     uint32_t pipe = 0, mss = 0;
     bool valid = false;  // there is a rate sample

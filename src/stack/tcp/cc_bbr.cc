@@ -1,6 +1,6 @@
 // BBR version 1 (draft-cardwell-iccrg-bbr-congestion-control-00) with the constants of Linux: a model of the path out of the
 // largest delivery rate of ten round trips and the least round-trip time of ten seconds; pacing at the one, a window of
-// twice their product. Loss only bounds the window. Not implemented: the long-term rate sampling against policers.
+// twice their product. Loss only bounds the window, except where losses of a fifth at an even rate tell of a policer.
 #include <algorithm>
 
 #include "stack/tcp/cc.h"
@@ -14,12 +14,17 @@ constexpr double kMargin = 0.99;  // paced slightly below the estimate, so that 
 constexpr Duration kMinRttLife = Duration::seconds(10), kProbeRttTime = Duration::millis(200);
 constexpr uint32_t kLeastSegments = 4;
 
+// Of a policer: at least this part lost over 4 rounds or more, twice at nearly the same rate; believed for 48 rounds.
+constexpr double kPolicerLoss = 50.0 / 256, kPolicerSame = 1.0 / 8, kPolicerSameRate = 500;
+constexpr uint32_t kPolicerLeastRounds = 4, kPolicerMostRounds = 16, kPolicerHold = 48;
+
 double max_rate(const BbrState& b) { return *std::max_element(b.rates, b.rates + 10); }
+double path_rate(const BbrState& b) { return b.lt_use ? b.lt_rate : max_rate(b); }
 
 uint32_t bdp(const Cc& cc, double gain, uint32_t mss) {
     const BbrState& b = cc.bbr;
     if (b.min_rtt == Duration::max()) return initial_window(mss);
-    const double bytes = max_rate(b) * double(b.min_rtt.ns) * 1e-9 * gain;
+    const double bytes = path_rate(b) * double(b.min_rtt.ns) * 1e-9 * gain;
     return uint32_t(std::min(bytes, double(kMaxCwnd)));
 }
 
@@ -39,6 +44,54 @@ void enter_probe_bw(BbrState& b, Instant now) {
     b.phase_start = now;
 }
 
+void restart_interval(BbrState& b, const CcSample& s) {
+    b.lt_since = s.now;
+    b.lt_delivered = s.delivered;
+    b.lt_lost = s.lost_ever;
+    b.lt_rounds = 0;
+}
+
+void forget_policer(BbrState& b, const CcSample& s) {
+    b.lt_rate = 0;
+    b.lt_use = b.lt_sampling = false;
+    restart_interval(b, s);
+}
+
+// A token bucket passes bursts and then drops what exceeds its rate: the largest rate seen is not the path's.
+void look_for_policer(BbrState& b, const CcSample& s) {
+    if (b.lt_use) {
+        if (b.mode == BbrState::probe_bw && b.round_start && ++b.lt_rounds >= kPolicerHold) {
+            forget_policer(b, s);
+            enter_probe_bw(b, s.now);
+        }
+        return;
+    }
+    if (!b.lt_sampling) {
+        if (s.lost == 0) return;
+        restart_interval(b, s);
+        b.lt_sampling = true;
+    }
+    if (s.app_limited) return forget_policer(b, s);
+    if (b.round_start) ++b.lt_rounds;
+    if (b.lt_rounds < kPolicerLeastRounds) return;
+    if (b.lt_rounds > kPolicerMostRounds) return forget_policer(b, s);
+    if (s.lost == 0) return;  // an interval ends with a loss
+    const double delivered = double(s.delivered - b.lt_delivered);
+    const double lost = double(s.lost_ever - b.lt_lost);
+    const Duration time = s.now - b.lt_since;
+    if (delivered <= 0 || lost < kPolicerLoss * delivered || time < Duration::millis(1)) return;
+    const double rate = delivered * 1e9 / double(time.ns);
+    const double change = rate > b.lt_rate ? rate - b.lt_rate : b.lt_rate - rate;
+    if (b.lt_rate > 0 && (change <= kPolicerSame * b.lt_rate || change <= kPolicerSameRate)) {
+        b.lt_rate = (rate + b.lt_rate) / 2;
+        b.lt_use = true;
+        b.lt_rounds = 0;
+        return;
+    }
+    b.lt_rate = rate;
+    restart_interval(b, s);
+}
+
 void update_rate(Cc& cc, const CcSample& s) {
     BbrState& b = cc.bbr;
     b.round_start = false;
@@ -50,6 +103,7 @@ void update_rate(Cc& cc, const CcSample& s) {
         b.round_start = true;
         b.conserve = false;
     }
+    look_for_policer(b, s);
     const double rate = double(s.bytes) * 1e9 / double(s.interval.ns);
     if (!s.app_limited || rate >= max_rate(b))
         b.rates[b.round % 10] = std::max(b.rates[b.round % 10], rate);
@@ -123,7 +177,7 @@ double pacing_gain(const BbrState& b) {
         case BbrState::drain:
             return kDrainGain;
         case BbrState::probe_bw:
-            return kCycle[b.phase];
+            return b.lt_use ? 1 : kCycle[b.phase];
         case BbrState::probe_rtt:
             break;
     }
@@ -137,7 +191,7 @@ double window_gain(const BbrState& b) {
 
 void set_pacing(Cc& cc, const CcSample& s) {
     const BbrState& b = cc.bbr;
-    double rate = max_rate(b) * pacing_gain(b) * kMargin;
+    double rate = path_rate(b) * pacing_gain(b) * kMargin;
     if (cc.pacing_rate == 0 || rate == 0) {
         // Before the first sample: the window per round trip, a millisecond if even that is unknown.
         const double rtt = s.srtt.ns > 0 ? double(s.srtt.ns) * 1e-9 : 1e-3;
@@ -203,14 +257,14 @@ uint32_t bbr_reduce(Cc& cc, uint32_t, Instant) {
 void bbr_restart(Cc& cc, Duration, Duration, uint32_t, Instant) {
     cc.bbr.idle = true;
     if (cc.bbr.mode == BbrState::probe_bw)
-        cc.pacing_rate = uint64_t(std::max(max_rate(cc.bbr) * kMargin, 1000.0));
+        cc.pacing_rate = uint64_t(std::max(path_rate(cc.bbr) * kMargin, 1000.0));
 }
 
 }  // namespace
 
 BbrView bbr_view(const Cc& cc) {
     BbrView v;
-    v.bytes_per_second = uint64_t(max_rate(cc.bbr));
+    v.bytes_per_second = uint64_t(path_rate(cc.bbr));
     v.min_rtt = cc.bbr.min_rtt;
     v.pacing_gain = pacing_gain(cc.bbr);
     v.window_gain = window_gain(cc.bbr);

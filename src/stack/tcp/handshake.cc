@@ -31,6 +31,15 @@ SegmentHead syn_head(const Tcb& t, bool with_ack, Instant now) {
         h.flags |= kAck;
         h.ack = t.rcv.nxt;
     }
+    // RFC 7413 section 4.2.1: a cookie, or the wish for one; not in a repeated SYN, which may have met something that
+    // drops it (Linux).
+    const bool fast =
+        with_ack ? t.fast_open.server && t.fast_open.cookie.len > 0 : t.fast_open.client;
+    if (fast && t.timers.retries == 0) {
+        h.opt.has_fast_open = true;
+        h.opt.fast_open_len = t.fast_open.cookie.len;
+        h.opt.fast_open = t.fast_open.cookie.bytes;
+    }
     return h;
 }
 
@@ -47,6 +56,7 @@ void start(Tcb& t, const TcpConfig& cfg, Endpoint local, Endpoint remote, TcpMem
     const uint32_t most = std::max(cfg.receive_buffer, cfg.receive_buffer_max);
     t.rcv.wscale = cfg.window_scaling ? scale_for(std::min(most, cfg.window_clamp)) : uint8_t(0);
     t.cc.kind = cfg.cc;
+    t.search.ceiling = cfg.mss;
     t.timers.last_rcv = now;
 }
 
@@ -93,7 +103,8 @@ void negotiated(Tcb& t, uint16_t peer_mss) {
         std::min<uint32_t>({t.cfg.mss, peer_mss, t.rcv.buffer / 2u}), 88, 536));
     t.cc.cwnd = t.cc.kind == CcKind::none ? kMaxCwnd : initial_window(t.snd.mss);
     t.out.start = t.snd.iss + 1;
-    t.snd.sml = t.snd.pushed = t.snd.iss + 1;
+    t.snd.sml = t.snd.iss;  // nothing short is out, the SYN is none
+    t.snd.pushed = t.snd.iss + 1;
     t.loss.recover = t.loss.limited_at = t.snd.iss;
 }
 
@@ -103,6 +114,7 @@ void connected(Tcb& t, Instant now, Actions& out) {
     t.timers.stalled_since = {};
     // RFC 6298 section 5.7: a SYN that had to be repeated starts the data with 3 s only where no sample exists; the
     // estimator's initial second stands, as in Linux.
+    start_size_search(t, now);
     start_keepalive(t, now);
     out.set(kConnected | kWritable | kOutput);
 }
@@ -113,6 +125,15 @@ void connect(Tcb& t, const OpenParams& open, const TcpConfig& cfg, Instant now) 
     t.snd.nxt = open.iss + 1;
     t.out.start = open.iss + 1;
     t.ts.offset = open.ts_offset;
+    t.fast_open.client = open.fast_open;
+    if (open.fast_open) {
+        t.fast_open.cookie = open.cookie;
+        const bool may = open.cookie.len > 0 || open.no_cookie;
+        if (!may) t.fast_open.failure = 1;
+        if (may) t.fast_open.room = open.fast_open_room;
+        // Without a cookie to send there is none to ask for either.
+        if (open.no_cookie && open.cookie.len == 0) t.fast_open.client = false;
+    }
     t.state = State::SYN_SENT;
     t.syn_due = true;
 }
@@ -143,6 +164,41 @@ void establish(Tcb& t, const HalfOpen& h, const TcpConfig& cfg, TcpMemory& memor
     if (t.board.sent(memory, h.iss, h.iss + 1, h.sent_at, 0, 1) && h.retries > 0)
         t.board.head->ever_retransmitted = true;
 }
+
+void open_fast(Tcb& t, const HalfOpen& h, const TcpConfig& cfg, TcpMemory& memory, SegView& syn,
+               const Cookie& cookie, Instant now, Actions& out) {
+    establish(t, h, cfg, memory, now);
+    t.fast_open.server = true;
+    t.fast_open.cookie = cookie;
+    t.syn_due = true;
+    out.set(kOutput);
+    if (syn.payload_len == 0) return;
+    t.fast_open.taken = true;
+    syn.seq += 1;  // its text, as a segment of its own
+    syn.flags &= uint8_t(~kSyn);
+    (void)take_in_order(t, syn, now, out);
+    t.ack.now = t.ack.pending = false;  // the SYN-ACK acknowledges it
+    t.timers.delack_at = Instant::never();
+}
+
+namespace {
+
+// RFC 7413 section 4.2.2: what the SYN-ACK says about our Fast Open.
+void fast_open_answered(Tcb& t, const SegView& seg) {
+    FastOpen& f = t.fast_open;
+    if (seg.opt.has_fast_open && seg.opt.fast_open_len >= 4) {
+        f.news = true;
+        f.cookie.len = seg.opt.fast_open_len;
+        f.cookie.bytes = seg.opt.fast_open;
+    }
+    if (!(t.snd.nxt > t.snd.iss + 1)) return;
+    f.taken = seg.ack == t.snd.nxt;
+    if (f.taken) return;
+    f.refused = true;
+    f.failure = t.timers.retries > 0 ? 3 : 2;
+}
+
+}  // namespace
 
 // RFC 9293 section 3.10.7.3.
 Verdict arrives_in_syn_sent(Tcb& t, SegView& seg, Instant now, Actions& out) {
@@ -199,6 +255,14 @@ Verdict arrives_in_syn_sent(Tcb& t, SegView& seg, Instant now, Actions& out) {
     t.snd.wl1 = seg.seq;
     t.snd.wl2 = seg.ack;
     disarm(t);
+    fast_open_answered(t, seg);
+    if (t.flight() > 0 || t.fast_open.taken) {
+        t.out.acknowledge(*t.memory, Seq::min(seg.ack, t.write_seq()));
+        t.count.bytes_acked += uint32_t(seg.ack - t.snd.iss) - 1;
+        // Text that was not taken goes out again at once: it met no congestion.
+        t.count.bytes_lost += t.board.mark_head_lost(*t.memory, t.flight());
+        if (t.flight() > 0) repeat_without_blame(t);
+    }
     if (t.cfg.defer_accept > 0) {
         // Linux: the side that set TCP_DEFER_ACCEPT expects to speak first; its text carries the ACK.
         t.ack.pending = true;

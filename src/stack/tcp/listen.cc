@@ -61,6 +61,32 @@ bool no_room(const ListenState& listener, const TcpConfig& cfg, const OpenParams
            listener.half_open + listener.max_half_open / 4 > listener.max_half_open;
 }
 
+// RFC 7413 section 4.2.2. The option to answer with is in `give`.
+bool takes_fast_open(ListenState& listener, const TcpConfig& cfg, const SegView& seg,
+                     const OpenParams& open, Cookie& give) {
+    if (listener.fast_open_limit == 0 || open.fast_open_keys == nullptr) return false;
+    const bool free = (cfg.fast_open & fast_open::server_no_cookie) != 0 && seg.payload_len > 0;
+    if (!free && !seg.opt.has_fast_open) return false;
+    if (!free && seg.opt.fast_open_len == 0) {
+        give = make_cookie(*open.fast_open_keys, 0, open.remote.addr, open.local.addr);
+        return false;
+    }
+    bool old = false;
+    if (!free &&
+        !cookie_good(*open.fast_open_keys, open.remote.addr, open.local.addr, seg.opt, old)) {
+        ++listener.fast_open_wrong;
+        give = make_cookie(*open.fast_open_keys, 0, open.remote.addr, open.local.addr);
+        return false;
+    }
+    // Section 5.1: who sends SYNs from forged addresses must not be able to fill us.
+    if (listener.fast_open >= listener.fast_open_limit) {
+        ++listener.fast_open_full;
+        return false;
+    }
+    if (old) give = make_cookie(*open.fast_open_keys, 0, open.remote.addr, open.local.addr);
+    return true;
+}
+
 }  // namespace
 
 ListenVerdict on_syn(ListenState& listener, const TcpConfig& cfg, const SegView& seg,
@@ -104,6 +130,13 @@ ListenVerdict on_syn(ListenState& listener, const TcpConfig& cfg, const SegView&
     h.sent_at = now;
     h.resend_at = now + kRtoInitial;
     v.kind = ListenVerdict::half_open;
+    Cookie give;
+    if (takes_fast_open(listener, cfg, seg, open, give)) {
+        ++listener.fast_opens;
+        v.kind = ListenVerdict::fast_open;
+        v.newer = give;
+        return v;
+    }
     if (wants_cookie(listener, cfg, open)) {
         h.iss = make_cookie(open, seg, now);
         // Without timestamps there is no place to keep these.
@@ -116,6 +149,11 @@ ListenVerdict on_syn(ListenState& listener, const TcpConfig& cfg, const SegView&
         v.kind = ListenVerdict::cookie;
     }
     out.answer(synack(h, cfg, now, v.kind == ListenVerdict::cookie));
+    if (give.len > 0 && v.kind == ListenVerdict::half_open) {
+        out.reply.opt.has_fast_open = true;
+        out.reply.opt.fast_open_len = give.len;
+        out.reply.opt.fast_open = give.bytes;
+    }
     return v;
 }
 

@@ -58,6 +58,29 @@ bool plan_reset(Tcb& t, SegmentPlan& p) {
     return true;
 }
 
+void fill_payload(Tcb& t, SegmentPlan& p, Seq from, uint32_t n, uint32_t mss) {
+    p.payload_len = n ? t.out.slices(from, n, p.slices, kMaxSlices, &p.slice_count) : 0;
+    if (n == 0) p.slice_count = 0;
+    p.gso_size = p.payload_len > mss ? uint16_t(mss) : uint16_t(0);
+}
+
+// RFC 7413 section 4.2.1: text that follows the SYN, in the same segment.
+void add_syn_text(Tcb& t, Instant now, SegmentPlan& p) {
+    const uint32_t room = t.fast_open.room;
+    const uint32_t n = std::min({unsent_bytes(t), room, t.cfg.mss - tcp_options_size(p.head.opt)});
+    if (n == 0) return;
+    fill_payload(t, p, t.snd.nxt, n, n);
+    const Seq end = t.snd.nxt + p.payload_len;
+    if (!t.board.sent(*t.memory, t.snd.nxt, end, now, 0, p.payload_len)) {
+        p.payload_len = p.slice_count = 0;
+        return;
+    }
+    t.snd.nxt = end;
+    t.count.bytes_sent += p.payload_len;
+    ++t.count.data_segs_out;
+    t.timers.last_snd = now;
+}
+
 bool plan_syn(Tcb& t, Instant now, SegmentPlan& p) {
     t.syn_due = false;
     const bool synack = t.state == State::SYN_RECEIVED;
@@ -65,7 +88,8 @@ bool plan_syn(Tcb& t, Instant now, SegmentPlan& p) {
     p.retransmission = t.timers.retries > 0;
     if (t.board.head == nullptr) {
         // The range is only for the RTT sample: without memory the SYN goes out all the same.
-        (void)t.board.sent(*t.memory, t.snd.iss, t.snd.iss + 1, now, 0, 1);
+        const bool noted = t.board.sent(*t.memory, t.snd.iss, t.snd.iss + 1, now, 0, 1);
+        if (t.fast_open.room > 0 && noted && !synack) add_syn_text(t, now, p);
     } else if (p.retransmission) {
         t.board.head->ever_retransmitted = true;
     }
@@ -88,12 +112,6 @@ uint32_t plan_limit(const Tcb& t, uint32_t mss) {
         most = std::min(most, std::max<uint64_t>(rate / 1000, 2 * mss));
     if (most <= mss) return mss;
     return uint32_t(most) / mss * mss;
-}
-
-void fill_payload(Tcb& t, SegmentPlan& p, Seq from, uint32_t n, uint32_t mss) {
-    p.payload_len = n ? t.out.slices(from, n, p.slices, kMaxSlices, &p.slice_count) : 0;
-    if (n == 0) p.slice_count = 0;
-    p.gso_size = p.payload_len > mss ? uint16_t(mss) : uint16_t(0);
 }
 
 void mark_urgent_field(const Tcb& t, SegmentHead& h) {
@@ -272,6 +290,21 @@ bool emit_text(Tcb& t, Instant now, SegmentPlan& p, uint32_t n, uint32_t mss) {
     return true;
 }
 
+// New text as one segment larger than the path is known to take.
+bool plan_size_probe(Tcb& t, Instant now, SegmentPlan& p, bool& later) {
+    const uint32_t size = probe_size(t, now, later);
+    if (size == 0) return false;
+    const Seq start = t.snd.nxt;
+    // More slices than a plan holds make an ordinary segment of it.
+    if (!emit_text(t, now, p, size, size)) return false;
+    if (p.payload_len != size) return true;
+    t.search.size = uint16_t(size + (t.ts.on ? 12 : 0));
+    t.search.start = start;
+    t.search.end = t.snd.nxt;
+    ++t.count.size_probes;
+    return true;
+}
+
 bool plan_text(Tcb& t, Instant now, SegmentPlan& p) {
     if (t.snd.fin_sent || (t.write_seq() == t.snd.nxt && !t.snd.fin_queued)) return false;
     if (paced_out(t, now)) return false;
@@ -280,6 +313,10 @@ bool plan_text(Tcb& t, Instant now, SegmentPlan& p) {
         if (idle > t.rtt.rto)
             cc_algorithm(t.cc.kind).restart(t.cc, idle, t.rtt.rto, t.snd.mss, now);
     }
+    bool later = false;
+    if (t.search.on && t.state >= State::ESTABLISHED && plan_size_probe(t, now, p, later))
+        return true;
+    if (later) return false;
     const uint32_t mss = t.snd.mss - sack_bytes(t);
     return emit_text(t, now, p, new_text(t, mss, now), mss);
 }
@@ -356,6 +393,8 @@ bool next_segment(Tcb& t, Instant now, SegmentPlan& p) {
             return t.syn_due && plan_syn(t, now, p);
         case State::SYN_RECEIVED:
             if (t.syn_due) return plan_syn(t, now, p);
+            // Linux: the answer to a Fast Open need not wait for the end of the handshake.
+            if (t.fast_open.server && t.timers.retries == 0 && plan_text(t, now, p)) return true;
             return plan_ack(t, now, p);
         case State::TIME_WAIT:
             return plan_ack(t, now, p);

@@ -130,6 +130,7 @@ void judge(Tcb& t, const SegView& seg, AckNews& news, Instant now) {
         if (!(news.advanced || original) || !undo_timeout(t, seg, original, now))
             answer_after_timeout(t, news);
     }
+    if (t.search.size != 0) probe_arrived(t);
     // A reduction for ECN ends when something sent after it is acknowledged: CWR reached the peer.
     const bool over = l.state == Recovery::cwr ? t.snd.una > l.recover : t.snd.una >= l.recover;
     if (l.state != Recovery::open && over) {
@@ -153,6 +154,7 @@ void judge(Tcb& t, const SegView& seg, AckNews& news, Instant now) {
         news.lost = detect_without_sack(t, news.advanced);
     }
     if (t.board.lost == 0 || l.state == Recovery::fast) return;
+    if (probe_lost(t)) return;
     if (l.state == Recovery::timeout && again == 0) return;
     enter_fast_recovery(t, now);
 }
@@ -186,6 +188,7 @@ CcSample sample_of(const Tcb& t, const AckNews& news, uint32_t delivered, Instan
     s.prior_delivered = news.result.rate_delivered;
     s.app_limited = news.result.rate_limited;
     s.delivered = t.loss.delivered;
+    s.lost_ever = t.count.bytes_lost;
     s.acked = delivered;
     s.lost = news.lost;
     s.pipe = t.board.pipe(t.snd.una, t.snd.nxt);

@@ -191,6 +191,12 @@ Verdict segment_arrives_slow(Tcb& t, SegView& seg, Instant now, Actions& out) {
         default:
             break;
     }
+    if (t.state == State::SYN_RECEIVED && t.passive && seg.seq == t.rcv.irs &&
+        (seg.flags & (kSyn | kAck | kRst)) == kSyn) {
+        t.syn_due = true;  // the SYN of a Fast Open again: our answer was lost
+        out.set(kOutput);
+        return Verdict::reply(DropReason::tcp_duplicate);
+    }
     Verdict v = check_sequence(t, seg, now);
     if (v.kind == Verdict::Continue) v = check_rst(t, seg, now, out);
     if (v.kind == Verdict::Continue) v = check_syn(t, seg, now);

@@ -47,7 +47,17 @@ void note_busy(Tcb& t, Instant now);
 
 // path.cc
 // An RTO expired: large segments may be what does not get through.
-void suspect_black_hole(Tcb& t, Actions& out);
+void suspect_black_hole(Tcb& t, Instant now, Actions& out);
+
+// The search begins, if it is to from the start.
+void start_size_search(Tcb& t, Instant now);
+// Size of a probe to send now instead of new text, 0: none. `later` is set when one shall be and must wait for room.
+uint32_t probe_size(Tcb& t, Instant now, bool& later);
+// The probe arrived, or was lost; true: it was lost, and what is to be repeated is no sign of congestion.
+void probe_arrived(Tcb& t);
+bool probe_lost(Tcb& t);
+// What is marked lost goes out again at the same window: it was too large, not too much.
+void repeat_without_blame(Tcb& t);
 
 // cookies.cc
 // ISN of the SYN-ACK for `seg` and the low bits of its timestamp, RFC 4987 section 3.6.

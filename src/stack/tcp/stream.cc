@@ -117,6 +117,8 @@ Numbers numbers(const Tcb& t, Instant now) {
     n.pmtu = t.cfg.mss + (t.remote.addr.is_v4() ? 40u : 60u);
     n.advmss =
         (t.cfg.max_seg ? std::min(t.cfg.mss, t.cfg.max_seg) : t.cfg.mss) - (t.ts.on ? 12u : 0u);
+    n.syn_data = t.fast_open.taken;
+    n.fast_open_fail = t.fast_open.failure;
     n.rto_us = uint32_t(t.rtt.backed_off(t.timers.backoff).to_micros());
     n.ato_us = uint32_t(t.ack.ato.to_micros());
     n.snd_mss = t.snd.mss;

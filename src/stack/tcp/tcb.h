@@ -10,6 +10,7 @@
 #include "base/ip_addr.h"
 #include "stack/tcp/actions.h"
 #include "stack/tcp/cc.h"
+#include "stack/tcp/fast_open.h"
 #include "stack/tcp/receive_queue.h"
 #include "stack/tcp/reorder.h"
 #include "stack/tcp/rtt.h"
@@ -58,10 +59,14 @@ struct TcpConfig {
     bool frto = true;          // tcp_frto
     uint8_t ecn = 2;           // tcp_ecn: 0 off, 1 asked for and accepted, 2 accepted
     bool syn_cookies = true;   // tcp_syncookies
+    uint32_t fast_open = 1;    // tcp_fastopen, bits of namespace fast_open
     uint8_t defer_accept = 0;  // TCP_DEFER_ACCEPT, as repetitions of the SYN-ACK
-    bool mtu_probing =
-        false;  // tcp_mtu_probing 1: smaller segments when the path swallows large ones
-    uint16_t base_mss = 1024;  // tcp_base_mss, where that search begins
+    // tcp_mtu_probing: 1 looks for the path's segment size once it has swallowed large ones, 2 from the start.
+    uint8_t mtu_probing = 0;
+    uint16_t base_mss = 1024;                          // tcp_base_mss, where that search begins
+    uint16_t probe_floor = 48;                         // tcp_mtu_probe_floor
+    uint16_t probe_threshold = 8;                      // tcp_probe_threshold: it ends that near
+    Duration probe_interval = Duration::seconds(600);  // tcp_probe_interval: and begins anew
     uint8_t syn_retries = 6, synack_retries = 5, retries1 = 3, retries2 = 15, orphan_retries = 8;
     uint8_t keepalive_probes = 9;
     uint16_t quickack_segments = 16;      // of the quick-ACK phase
@@ -175,6 +180,16 @@ struct LossState {
     Undo undo;
 };
 
+// The search for the path's segment size, RFC 4821 and RFC 8899 as Linux does it: sizes without options counted.
+struct SizeSearch {
+    bool on = false;
+    uint16_t low = 0, high = 0;  // passes; may pass
+    uint16_t ceiling = 0;        // what the interface takes
+    uint16_t size = 0;           // of the probe that is out, 0: none
+    Seq start, end;              // its text
+    Instant since;               // of this search
+};
+
 // RFC 3168 section 6.1.
 struct Ecn {
     bool on = false;       // both sides agreed
@@ -249,6 +264,7 @@ struct Counters {
     uint32_t undos = 0, tail_probes = 0, spurious_timeouts = 0, ce_in = 0, ece_in = 0;
     uint64_t bytes_lost = 0;  // marked lost, ever
     uint32_t black_holes = 0;
+    uint32_t size_probes = 0, size_probes_lost = 0;
     uint32_t timeout_series = 0;  // RTO expiries in a row count as one
     Duration timeout_time{0};     // in such series, ended ones
 };
@@ -274,6 +290,8 @@ struct Tcb {
     Cc cc;
     LossState loss;
     Ecn ecn;
+    SizeSearch search;
+    FastOpen fast_open;
     Timers timers;
     Scoreboard board;
     SendBuffer out;
@@ -297,7 +315,9 @@ struct Tcb {
     bool synchronised() const { return state >= State::SYN_RECEIVED; }
     // States in which the application may still send (RFC 9293 section 3.10.2).
     bool can_send() const {
-        return (state == State::ESTABLISHED || state == State::CLOSE_WAIT) && !snd.fin_queued;
+        return (state == State::ESTABLISHED || state == State::CLOSE_WAIT ||
+                (state == State::SYN_RECEIVED && fast_open.server)) &&
+               !snd.fin_queued;
     }
     uint32_t flight() const { return uint32_t(snd.nxt - snd.una); }
     // First sequence number after the data written: where a FIN goes.
@@ -345,6 +365,9 @@ struct ListenState {
         1024;               // tcp_max_syn_backlog: without cookies a quarter of it stays free
     Instant cookies_until;  // cookies were sent until two minutes before this
     uint64_t cookies_sent = 0, cookies_taken = 0, cookies_wrong = 0;
+    // TCP_FASTOPEN: connections opened by a SYN whose handshake is not over, and how many there may be; 0: off.
+    uint32_t fast_open = 0, fast_open_limit = 0;
+    uint64_t fast_opens = 0, fast_open_wrong = 0, fast_open_full = 0;
     bool full() const { return accept_queue > backlog; }         // Linux's sk_acceptq_is_full
     bool half_open_full() const { return half_open > backlog; }  // and inet_csk_reqsk_queue_is_full
 };

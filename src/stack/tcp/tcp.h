@@ -24,16 +24,23 @@ struct OpenParams {
     uint32_t ts_offset = 0;  // isn.h
     TcpMemory* memory = nullptr;
     const IsnSecret* secret = nullptr;  // for SYN cookies; null: none are made
+    // Fast Open of a listener (null: off), and of an active open: the option is sent, and with a cookie (or `no_cookie`) up to
+    // fast_open_room bytes of text.
+    const FastOpenKeys* fast_open_keys = nullptr;
+    bool fast_open = false, no_cookie = false;
+    uint16_t fast_open_room = 0;
+    Cookie cookie;
 };
-// Active open of a fresh Tcb: SYN_SENT, the SYN is ready to be pulled.
+// Active open of a fresh Tcb: SYN_SENT, the SYN is ready to be pulled. With Fast Open, write() comes before the pull.
 void connect(Tcb& t, const OpenParams& open, const TcpConfig& cfg, Instant now);
 
 struct ListenVerdict {
-    enum Kind : uint8_t { drop, half_open, reset, cookie, established } kind = drop;
+    enum Kind : uint8_t { drop, half_open, reset, cookie, established, fast_open } kind = drop;
     DropReason reason = DropReason::none;  // with drop
     HalfOpen record;  // with half_open: keep it, and send actions.reply (SYN-ACK)
+    Cookie newer;     // with fast_open
     // cookie: send actions.reply, keep nothing. established: the segment returned a cookie; treat `record` as a half-open
-    // one to which that segment arrives.
+    // one to which that segment arrives. fast_open: make a Tcb with open_fast().
 };
 // A segment for a listener that matches no connection, HalfOpen or TimeWait (RFC 9293 section 3.10.7.2). `reset`: send
 // actions.reply. iss and ts_offset as for connect().
@@ -52,6 +59,11 @@ inline Instant deadline(const HalfOpen& h) { return h.resend_at; }
 HalfOpenVerdict deadline_reached(HalfOpen& h, const TcpConfig& cfg, Instant now, Actions& out);
 // A fresh Tcb in SYN_RECEIVED from the record; the ACK that follows makes it ESTABLISHED.
 void establish(Tcb& t, const HalfOpen& h, const TcpConfig& cfg, TcpMemory& memory, Instant now);
+
+// The same from a SYN with a good Fast Open cookie: its text is readable, the SYN-ACK ready to be pulled, and the application
+// may write. `cookie`: a newer one to give to the peer, len 0: none.
+void open_fast(Tcb& t, const HalfOpen& h, const TcpConfig& cfg, TcpMemory& memory, SegView& syn,
+               const Cookie& cookie, Instant now, Actions& out);
 
 // ---- segments in (segment_arrives.cc, fast_path.cc)
 

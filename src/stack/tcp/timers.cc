@@ -62,7 +62,7 @@ void rto_expired(Tcb& t, Instant now, Actions& out) {
     if (t.timers.retries == 0) ++t.count.timeout_series;
     if (t.timers.retries < 255) ++t.timers.retries;
     if (t.timers.backoff < 32) ++t.timers.backoff;
-    suspect_black_hole(t, out);
+    suspect_black_hole(t, now, out);
     enter_timeout_recovery(t, now);
     arm(t, Rtx::rto, now + t.rtt.backed_off(t.timers.backoff));
     out.set(kOutput);

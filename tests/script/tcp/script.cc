@@ -24,6 +24,14 @@ struct FlagLetter {
 constexpr FlagLetter kLetters[] = {{'S', kSyn}, {'F', kFin}, {'R', kRst}, {'P', kPsh},
                                    {'A', kAck}, {'U', kUrg}, {'E', kEce}, {'C', kCwr}};
 
+// Any other eight bytes.
+Cookie cookie_of(int64_t n) {
+    Cookie c;
+    c.len = kCookieBytes;
+    for (unsigned i = 0; i < 8; ++i) c.bytes[i] = uint8_t(n + i);
+    return c;
+}
+
 bool parse_flags(const std::string& text, uint8_t& flags) {
     flags = 0;
     for (char c : text) {
@@ -148,6 +156,11 @@ OpenParams Script::params() {
     p.iss = {kOurIss};
     p.memory = world_.memory.get();
     p.secret = &secret_;
+    p.fast_open = fast_open_;
+    p.no_cookie = no_cookie_;
+    p.cookie = cookie_;
+    p.fast_open_room = 1000;
+    if (keys_.count > 0) p.fast_open_keys = &keys_;
     return p;
 }
 
@@ -223,13 +236,25 @@ bool Script::call(ScriptLine& line) {
     Actions a;
     const uint32_t n = line.words.empty() ? 0 : uint32_t(std::atoi(line.words[0].c_str()));
     if (line.verb == "connect") {
+        // fast: asks for a cookie; cookie=N: has one; nocookie: sends without. text=N is written before the SYN leaves.
+        fast_open_ = line.word("fast");
+        no_cookie_ = line.word("nocookie");
+        if (const auto v = line.number_of("cookie")) cookie_ = cookie_of(*v);
+        fast_open_ = fast_open_ || no_cookie_ || cookie_.len > 0;
         connect(t_, params(), cfg_, now_);
+        if (const auto text = line.number_of("text")) {
+            const std::string bytes = pattern(written_, size_t(*text));
+            written_ += vma::tcp::write(t_, bytes.data(), bytes.size(), now_, a);
+        }
     } else if (line.verb == "listen") {
         listening_ = true;
         listener_.backlog = line.get("backlog", 16);
         listener_.accept_queue = line.get("waiting", 0);
         listener_.half_open = line.get("halfopen", 0);
         listener_.max_half_open = line.get("maxhalf", 1024);
+        listener_.fast_open_limit = line.get("fast", 0);
+        listener_.fast_open = line.get("fastpending", 0);
+        if (listener_.fast_open_limit > 0) keys_ = {2, {{1, 2}, {3, 4}}};
     } else if (line.verb == "write") {
         line.words.clear();
         const std::string bytes = pattern(written_, n);
@@ -292,11 +317,13 @@ void Script::config(ScriptLine& line) {
     flag("tail_probe", c.tail_probe);
     flag("frto", c.frto);
     number("ecn", c.ecn);
+    number("fastopen", c.fast_open);
     flag("quickack_always", c.quickack_always);
     number("quickack_bytes", c.quickack_bytes);
     number("notsent_lowat", c.notsent_lowat);
     flag("cookies", c.syn_cookies);
-    flag("mtu_probing", c.mtu_probing);
+    number("mtu_probing", c.mtu_probing);
+    time("probe_interval", c.probe_interval);
     number("defer_accept", c.defer_accept);
     number("sndbuf_max", c.send_buffer_max);
     number("retries1", c.retries1);
@@ -416,12 +443,24 @@ Seg Script::incoming(ScriptLine& line) {
     if (line.has("ack"))
         s.ack = iss_ + line.get("ack", 0);
     else if (s.flags & kAck)
-        s.ack = embryo ? iss_ + 1 : t_.snd.una.v;
+        s.ack = embryo || t_.state == State::SYN_RECEIVED ? iss_ + 1 : t_.snd.una.v;
     s.wnd = uint16_t(line.get("win", peer_window_));
     s.urg = uint16_t(line.get("urg", 0));
     s.gso_size = uint16_t(line.get("gso", 0));
     s.opt.sack_permitted = line.word("sackok");
     if (line.word("ect")) s.ecn = 2;
+    // A Fast Open cookie: N of the script's own, none (a request), `good` or `old` as our listener would have made it.
+    if (const auto v = line.text("fo")) {
+        Cookie c;
+        if (*v == "good" || *v == "old")
+            c = vma::tcp::make_cookie(keys_, *v == "old" ? 1 : 0, params().remote.addr,
+                                      params().local.addr);
+        else if (*v != "none")
+            c = cookie_of(std::atoi(v->c_str()));
+        s.opt.has_fast_open = true;
+        s.opt.fast_open_len = c.len;
+        s.opt.fast_open = c.bytes;
+    }
     if (line.word("ce")) s.ecn = kEcnCe;
     if (const auto v = line.number_of("mss")) s.opt.has_mss = true, s.opt.mss = uint16_t(*v);
     if (const auto v = line.number_of("ws")) s.opt.has_wscale = true, s.opt.wscale = uint8_t(*v);
@@ -473,6 +512,13 @@ void Script::to_listener(SegView& seg) {
     if (!half_) {
         ListenVerdict v = on_syn(listener_, cfg_, seg, params(), now_, a);
         note(a);
+        if (v.kind == ListenVerdict::fast_open) {
+            Actions b;
+            iss_ = v.record.iss.v;
+            open_fast(t_, v.record, cfg_, *world_.memory, seg, v.newer, now_, b);
+            note(b);
+            return collect();
+        }
         if (v.kind != ListenVerdict::half_open && v.kind != ListenVerdict::established) return;
         half_ = v.record;
         ++listener_.half_open;
@@ -572,6 +618,12 @@ void Script::compare(ScriptLine& line, const Seg& got) {
     number("ws", got.opt.has_wscale ? got.opt.wscale : -1);
     number("ecr", got.opt.has_timestamps ? int64_t(got.opt.ts_ecr) : -1);
     if (const auto v = line.number_of("ts")) same = same && got.opt.has_timestamps == (*v != 0);
+    if (const auto v = line.text("fo")) {
+        const char* is = !got.opt.has_fast_open  ? "no"
+                         : got.opt.fast_open_len ? "cookie"
+                                                 : "request";
+        same = same && *v == is;
+    }
     if (const auto v = line.number_of("sackok")) same = same && got.opt.sack_permitted == (*v != 0);
     if (const auto v = line.number_of("again")) same = same && got.retransmission == (*v != 0);
     if (line.word("nopush")) same = same && !(got.flags & kPsh);
@@ -586,7 +638,8 @@ void Script::compare(ScriptLine& line, const Seg& got) {
         same = same && (*v == "none" ? got.opt.sack_count == 0 : *v == o.str());
     }
     if (!same) return fail("sent " + describe(got));
-    if (!got.text.empty() && got.text != pattern(got.seq - iss_ - 1, got.text.size()))
+    const uint32_t first = got.seq - iss_ - (got.has(kSyn) ? 0 : 1);
+    if (!got.text.empty() && got.text != pattern(first, got.text.size()))
         fail("other bytes were sent");
 }
 
@@ -654,6 +707,15 @@ void Script::expect(ScriptLine& line) {
     number("challenges", t_.count.challenge_acks);
     number("paws", t_.count.paws_drops);
     number("backoff", t_.timers.backoff);
+    number("synroom", t_.fast_open.room);
+    number("syndata", n.syn_data ? 1 : 0);
+    number("fofail", n.fast_open_fail);
+    number("fonews", t_.fast_open.news ? int(t_.fast_open.cookie.len) : 0);
+    number("fastopens", int64_t(listener_.fast_opens));
+    number("fastwrong", int64_t(listener_.fast_open_wrong));
+    number("fastfull", int64_t(listener_.fast_open_full));
+    number("probes_lost", t_.count.size_probes_lost);
+    number("size_probes", t_.count.size_probes);
     number("writable", writable(t_) ? 1 : 0);
     number("unsent", unsent_bytes(t_));
     number("rto_recoveries", n.rto_recoveries);

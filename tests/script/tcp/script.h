@@ -69,6 +69,9 @@ class Script {
     Tcb t_;
     TcpConfig cfg_;
     IsnSecret secret_{11, 12};
+    bool fast_open_ = false, no_cookie_ = false;
+    Cookie cookie_;
+    FastOpenKeys keys_;
     ListenState listener_;
     std::optional<HalfOpen> half_;
     bool listening_ = false;
