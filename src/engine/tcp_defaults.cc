@@ -1,6 +1,7 @@
 #include "engine/tcp_defaults.h"
 
 #include <fcntl.h>
+#include <sys/random.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -43,7 +44,38 @@ struct Sysctls {
     uint32_t somaxconn = 4096, max_half_open = 1024;
     long memory[3] = {0, 0, 0};  // tcp_mem, pages
     PortRange ports;
+    tcp::FastOpenKeys fast_open_keys;
 };
+
+// net.ipv4.tcp_fastopen_key: one or two keys of four hexadecimal words. Zero until the kernel itself needed one, or not
+// readable: a key of our own.
+void read_fast_open_key(tcp::FastOpenKeys& keys) {
+    char text[128] = {};
+    const int fd =
+        int(sys::raw(SYS_openat, AT_FDCWD, sys::ptr("/proc/sys/net/ipv4/tcp_fastopen_key"),
+                     O_RDONLY | O_CLOEXEC));
+    if (fd >= 0) {
+        sys::read(fd, text, sizeof text - 1);
+        sys::close(fd);
+    }
+    uint64_t words[8] = {};
+    unsigned n = 0;
+    for (char* at = text; n < 8; ++n) {
+        char* end;
+        words[n] = std::strtoul(at, &end, 16);
+        if (end == at) break;
+        at = end + (*end == '-' || *end == ',' ? 1 : 0);
+    }
+    for (unsigned k = 0; k < n / 4; ++k) {
+        const uint64_t* w = words + 4 * k;
+        if ((w[0] | w[1] | w[2] | w[3]) == 0) continue;
+        keys.words[keys.count][0] = w[0] | w[1] << 32;
+        keys.words[keys.count++][1] = w[2] | w[3] << 32;
+    }
+    if (keys.count == 0 &&
+        getrandom(keys.words[0], sizeof keys.words[0], 0) == sizeof keys.words[0])
+        keys.count = 1;
+}
 
 const Sysctls& sysctls() {
     static Sysctls s;
@@ -74,6 +106,8 @@ const Sysctls& sysctls() {
         c.send_buffer = uint32_t(std::clamp<long>(wmem[2] / 4, 16384, 1 << 30));
         c.send_buffer_max = uint32_t(std::clamp<long>(wmem[2], c.send_buffer, 1 << 30));
         c.syn_cookies = one("ipv4/tcp_syncookies", 1) != 0;
+        c.fast_open = uint32_t(one("ipv4/tcp_fastopen", 1));
+        read_fast_open_key(s.fast_open_keys);
         c.mtu_probing = uint8_t(one("ipv4/tcp_mtu_probing", 0));
         c.probe_floor = uint16_t(one("ipv4/tcp_mtu_probe_floor", 48));
         c.probe_threshold = uint16_t(one("ipv4/tcp_probe_threshold", 8));
@@ -137,6 +171,10 @@ tcp::TcpBudget& tcp_budget(const Options& options) {
 }
 
 uint32_t listen_backlog_limit() { return sysctls().somaxconn; }
+
+uint32_t fast_open_bits() { return sysctls().config.fast_open; }
+
+const tcp::FastOpenKeys& fast_open_keys() { return sysctls().fast_open_keys; }
 
 uint32_t half_open_limit() { return sysctls().max_half_open; }
 

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -57,7 +58,7 @@ bool TcpEngine::may_connect(const FlowTuple& tuple, Instant now) {
 
 Result<TcpConnection*> TcpEngine::connect(const FlowTuple& tuple, const tcp::TcpConfig& config,
                                           const TcpPath& path, NetworkMonitor& monitor, void* owner,
-                                          Instant now) {
+                                          Instant now, TcpFirstText* first) {
     monitor_ = &monitor;
     Seq iss = initial_seq(secret_, tuple.local, tuple.remote, now);
     if (TcpTarget* there = demux_.find_exact(tuple)) {
@@ -92,9 +93,45 @@ Result<TcpConnection*> TcpEngine::connect(const FlowTuple& tuple, const tcp::Tcp
     }
     c->steered = true;
     counters_.connections++;
-    tcp::connect(c->tcb, open, config, now);
-    pull(*c, now);
+    tcp::TcpConfig here = config;
+    here.mss = uint16_t(paths_.mtu_to(tuple.remote.addr, here.mss + 40u, now) - 40);
+    if (first) {
+        const PathCache::Entry* known = paths_.find(tuple.remote.addr, now);
+        const bool held = known && known->fast_open_held(now);
+        open.fast_open = !held;
+        open.no_cookie = !held && (config.fast_open & tcp::fast_open::client_no_cookie) != 0;
+        if (known) open.cookie = known->cookie;
+        // 40: no set of options is larger.
+        open.fast_open_room =
+            uint16_t(std::min<uint32_t>(here.mss, known && known->mss ? known->mss : 536) - 40);
+    }
+    tcp::connect(c->tcb, open, here, now);
+    if (first && first->hold)
+        c->tcb.syn_due = false;
+    else if (first)
+        send_first_text(*c, *first, now);
+    else
+        pull(*c, now);
     return c;
+}
+
+bool TcpEngine::has_cookie(const IpAddr& remote, Instant now) {
+    const PathCache::Entry* known = paths_.find(remote, now);
+    return known && known->cookie.len > 0 && !known->fast_open_held(now);
+}
+
+void TcpEngine::send_first_text(TcpConnection& c, TcpFirstText& first, Instant now) {
+    tcp::Actions actions;
+    size_t room = c.tcb.fast_open.room;
+    for (size_t i = 0; i < first.count && room > 0; ++i) {
+        const size_t n = std::min(first.iov[i].iov_len, room);
+        const size_t took = tcp::write(c.tcb, first.iov[i].iov_base, n, now, actions);
+        first.taken += took;
+        room -= took;
+        if (took < n) break;
+    }
+    c.tcb.syn_due = true;
+    pull(c, now);
 }
 
 Result<TcpListener*> TcpEngine::listen(const Endpoint& local, const tcp::TcpConfig& config,
@@ -176,8 +213,10 @@ Result<TcpConnection*> TcpEngine::adopt(const FlowTuple& tuple, const tcp::Snaps
     monitor_ = &monitor;
     auto* c = arena_.make<TcpConnection>();
     if (c == nullptr) return Errno{ENOMEM};
-    Status made = tcp::import_snapshot(c->tcb, snapshot, to_send, unread, config, memory_,
-                                       shard_.pool(), now);
+    tcp::TcpConfig here = config;
+    here.mss = uint16_t(paths_.mtu_to(tuple.remote.addr, here.mss + 40u, now) - 40);
+    Status made =
+        tcp::import_snapshot(c->tcb, snapshot, to_send, unread, here, memory_, shard_.pool(), now);
     if (made) made = demux_.insert(tuple, *c);
     if (!made) {
         tcp::release(c->tcb);
@@ -221,6 +260,12 @@ void TcpEngine::close_listener(TcpListener& l, Instant now) {
     demux_.remove(l.tuple);
     l.news_hook.unlink();
     l.owner = nullptr;
+    if (l.state.fast_open > 0)
+        demux_.for_each([&](TcpTarget& target) {
+            if (target.kind != TcpTarget::Kind::connection) return;
+            auto& c = static_cast<TcpConnection&>(target);
+            if (c.fast_opener == &l) c.fast_opener = nullptr;
+        });
     while (TcpConnection* c = l.ready.pop_front()) {
         c->listener = nullptr;
         tcp::Actions actions;
@@ -292,6 +337,7 @@ void TcpEngine::leave_tuple(TcpConnection& c) {
 
 void TcpEngine::destroy(TcpConnection& c) {
     if (c.listener && c.accept_hook.linked()) c.listener->state.accept_queue--;
+    if (c.fast_opener) c.fast_opener->state.fast_open--;
     drop_deadline(c);
     c.output_hook.unlink();
     c.news_hook.unlink();

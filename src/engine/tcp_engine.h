@@ -12,6 +12,7 @@
 #include "dev/ring.h"
 #include "stack/demux.h"
 #include "stack/isn.h"
+#include "stack/path_cache.h"
 #include "stack/tcp/snapshot.h"
 #include "stack/tcp/tcp.h"
 #include "wire/ethernet.h"
@@ -51,6 +52,8 @@ struct TcpConnection : TcpTarget {
     FlowTuple tuple;
     void* owner = nullptr;  // of the layer above; null: an orphan, or waiting in an accept queue
     TcpListener* listener = nullptr;  // while waiting to be accepted
+    TcpListener* fast_opener =
+        nullptr;  // opened by a SYN with text, while the handshake is not over
     ListHook accept_hook;
     ListHook output_hook;  // something may have to be sent
     uint32_t events = 0;   // not yet told to the owner
@@ -70,6 +73,7 @@ struct TcpListener : TcpTarget {
     FlowTuple tuple;
     void* owner = nullptr;
     uint8_t ttl = 64, tos = 0;
+    tcp::FastOpenKeys fast_open_keys;
     List<TcpConnection, &TcpConnection::accept_hook> ready;  // established, not accepted
     ListHook news_hook;
     uint64_t overflows = 0;
@@ -91,6 +95,9 @@ struct TcpRemains : TcpTarget {
     uint8_t ttl = 64, tos = 0;
     bool steered = false;
 };
+
+// What strangers can make us keep (RFC 4987 section 3.1), and what remains of each connection for a minute.
+static_assert(sizeof(TcpHalfOpen) <= 128 && sizeof(TcpRemains) <= 128);
 
 // News for the socket layer, told under the lease.
 class TcpSink {
@@ -120,6 +127,15 @@ struct TcpEngineCounters {
     uint64_t connections = 0, half_open = 0, time_wait = 0, listeners = 0;
 };
 
+// Fast Open of an active open: the SYN asks for a cookie, or carries text where there is one.
+struct TcpFirstText {
+    const iovec* iov = nullptr;
+    size_t count = 0;
+    bool hold = false;     // the SYN leaves with send_first_text() only
+    bool no_wait = false;  // for the layer above: do not wait until it is connected
+    size_t taken = 0;      // out: bytes that the SYN carries
+};
+
 class TcpEngine {
   public:
     TcpEngine(Arena& arena, Shard& shard, IsnSecret secret);
@@ -147,7 +163,11 @@ class TcpEngine {
     // it may be reused); EADDRINUSE from steering; ENOMEM.
     Result<TcpConnection*> connect(const FlowTuple& tuple, const tcp::TcpConfig& config,
                                    const TcpPath& path, NetworkMonitor& monitor, void* owner,
-                                   Instant now);
+                                   Instant now, TcpFirstText* first = nullptr);
+    // Would a SYN to this address carry text?
+    bool has_cookie(const IpAddr& remote, Instant now);
+    // The SYN of a connection that was opened with `hold`, with as much of the text as it takes.
+    void send_first_text(TcpConnection& connection, TcpFirstText& first, Instant now);
     // A listener for tuple.local; flows are steered for each of `addresses`.
     Result<TcpListener*> listen(const Endpoint& local, const tcp::TcpConfig& config,
                                 uint32_t backlog, NetworkMonitor& monitor, void* owner);
@@ -216,6 +236,11 @@ class TcpEngine {
     void to_time_wait(TcpRemains& w, Received& r, Instant now);
     void icmp(const Packet& frame, Instant now);
     void establish(TcpHalfOpen& h, Received& r, Instant now);
+    void open_fast(TcpListener& l, const tcp::ListenVerdict& verdict, Received& r, Instant now);
+    TcpConnection* make_accepted(TcpListener& l, const tcp::HalfOpen& record, const MacAddr& mac);
+    bool enqueue_accepted(TcpListener& l, TcpConnection& c);
+    void note_handshake(TcpConnection& c, Instant now);
+    void path_mtu(const IpAddr& remote, uint32_t mtu, Instant now);
 
     static bool is_unfinished(const TcpConnection& c) {
         return c.owner == nullptr && c.listener == nullptr && c.tcb.state != tcp::State::CLOSED &&
@@ -255,6 +280,7 @@ class TcpEngine {
     List<TcpListener, &TcpListener::news_hook> listener_news_;
     TcpEngineCounters counters_;
     DropCounters drops_;
+    PathCache paths_;
     // Tuples, and local ends of listeners (no remote port), that went to the kernel lately (kForgottenFor).
     static constexpr unsigned kForgotten = 64;
     struct Forgotten {

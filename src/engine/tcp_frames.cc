@@ -171,10 +171,10 @@ void TcpEngine::absorb(TcpConnection& c, const tcp::Actions& actions, Instant no
     c.events |= actions.events & ~uint32_t(tcp::kAckNow);
     if (actions.has_reply) send_segment(actions.reply, c.path, c.tuple, &c.ip_id, nullptr);
     if (actions.events & (tcp::kOutput | tcp::kConnected)) queue_output(c);
+    if (actions.events & tcp::kConnected) note_handshake(c, now);
     if (c.events & ~uint32_t(tcp::kOutput)) {
         if (!c.news_hook.linked()) news_.push_back(c);
     }
-    (void)now;
 }
 
 void TcpEngine::tell(TcpConnection& c) {
@@ -299,6 +299,7 @@ void TcpEngine::to_listener(TcpListener& l, Received& r, Instant now, Seq iss_ab
     open.ts_offset = timestamp_offset(secret_, r.local, r.remote);
     open.memory = &memory_;
     open.secret = &secret_;
+    if (l.fast_open_keys.count > 0) open.fast_open_keys = &l.fast_open_keys;
     tcp::Actions actions;
     const tcp::ListenVerdict verdict = tcp::on_syn(l.state, l.config, r.seg, open, now, actions);
     if (verdict.kind == tcp::ListenVerdict::drop) {
@@ -312,6 +313,7 @@ void TcpEngine::to_listener(TcpListener& l, Received& r, Instant now, Seq iss_ab
         if (actions.has_reply) reply(actions.reply, r, l.ttl, l.tos);
         return;
     }
+    if (verdict.kind == tcp::ListenVerdict::fast_open) return open_fast(l, verdict, r, now);
     auto* h = arena_.make<TcpHalfOpen>();
     if (h == nullptr || !demux_.insert({r.local, r.remote}, *h)) {
         arena_.destroy(h);
@@ -348,36 +350,98 @@ void TcpEngine::to_half_open(TcpHalfOpen& h, Received& r, Instant now) {
     }
 }
 
-void TcpEngine::establish(TcpHalfOpen& h, Received& r, Instant now) {
-    TcpListener& l = *h.listener;
+TcpConnection* TcpEngine::make_accepted(TcpListener& l, const tcp::HalfOpen& record,
+                                        const MacAddr& mac) {
     auto* c = arena_.make<TcpConnection>();
-    if (c == nullptr) return drops_.add(DropReason::no_buffer);  // the peer repeats its segment
-    tcp::establish(c->tcb, h.record, l.config, memory_, now);
-    c->tuple = {h.record.local, h.record.remote};
-    c->path.dst_mac = h.peer_mac;
+    if (c == nullptr) return nullptr;
+    c->tuple = {record.local, record.remote};
+    c->path.dst_mac = mac;
     c->path.resolved = true;
     c->path.neighbor_generation = monitor_ ? monitor_->neighbor_generation() : 0;
     c->path.ifindex = shard_.ifindex();
-    c->path.next_hop = h.record.remote.addr;
+    c->path.next_hop = record.remote.addr;
     c->path.ttl = l.ttl;
     c->path.tos = l.tos;
     c->ip_id = uint16_t(rng_.next());
-    c->steered = std::exchange(h.steered, false);
-    destroy(h);
-    if (!demux_.insert(c->tuple, *c)) {
-        if (c->steered) unsteer(c->tuple);
-        tcp::release(c->tcb);
-        arena_.destroy(c);
-        return drops_.add(DropReason::no_buffer);
+    return c;
+}
+
+// False: no memory, and the connection is gone.
+bool TcpEngine::enqueue_accepted(TcpListener& l, TcpConnection& c) {
+    if (!demux_.insert(c.tuple, c)) {
+        if (c.steered) unsteer(c.tuple);
+        tcp::release(c.tcb);
+        arena_.destroy(&c);
+        drops_.add(DropReason::no_buffer);
+        return false;
     }
-    c->in_demux = true;
+    c.in_demux = true;
     // No flow of its own, as a rule: the listener's covers it (kOwnFlowAfter).
     counters_.connections++;
-    c->listener = &l;
-    l.ready.push_back(*c);
+    c.listener = &l;
+    l.ready.push_back(c);
     l.state.accept_queue++;
-    to_connection(*c, r, now);
     if (!l.news_hook.linked()) listener_news_.push_back(l);
+    return true;
+}
+
+void TcpEngine::establish(TcpHalfOpen& h, Received& r, Instant now) {
+    TcpListener& l = *h.listener;
+    TcpConnection* c = make_accepted(l, h.record, h.peer_mac);
+    if (c == nullptr) return drops_.add(DropReason::no_buffer);  // the peer repeats its segment
+    tcp::TcpConfig here = l.config;
+    here.mss = uint16_t(paths_.mtu_to(r.remote.addr, here.mss + 40u, now) - 40);
+    tcp::establish(c->tcb, h.record, here, memory_, now);
+    c->steered = std::exchange(h.steered, false);
+    destroy(h);
+    if (enqueue_accepted(l, *c)) to_connection(*c, r, now);
+}
+
+void TcpEngine::open_fast(TcpListener& l, const tcp::ListenVerdict& verdict, Received& r,
+                          Instant now) {
+    TcpConnection* c = make_accepted(l, verdict.record, r.peer_mac);
+    if (c == nullptr) return drops_.add(DropReason::no_buffer);
+    tcp::TcpConfig here = l.config;
+    here.mss = uint16_t(paths_.mtu_to(r.remote.addr, here.mss + 40u, now) - 40);
+    tcp::Actions actions;
+    tcp::open_fast(c->tcb, verdict.record, here, memory_, r.seg, verdict.newer, now, actions);
+    if (!enqueue_accepted(l, *c)) return;
+    c->fast_opener = &l;
+    l.state.fast_open++;
+    absorb(*c, actions, now);
+    queue_output(*c);
+}
+
+// The handshake is over: what it told about the peer's Fast Open is kept, a listener's place is free again.
+void TcpEngine::note_handshake(TcpConnection& c, Instant now) {
+    if (TcpListener* l = std::exchange(c.fast_opener, nullptr)) l->state.fast_open--;
+    const tcp::FastOpen& f = c.tcb.fast_open;
+    if (!f.client && f.room == 0) return;
+    PathCache::Entry& e = paths_.make(c.tuple.remote.addr, now);
+    e.mss = c.tcb.snd.peer_mss;
+    if (f.news) e.cookie = f.cookie;
+    if (f.failure == 3) {
+        if (e.losses < 255) e.losses++;
+        e.loss_at = now;
+    } else {
+        e.losses = 0;
+    }
+}
+
+// A router's word about the way to `remote`: for connections that come, and for those that are there.
+void TcpEngine::path_mtu(const IpAddr& remote, uint32_t mtu, Instant now) {
+    constexpr uint32_t kLeast = 552;  // net.ipv4.route.min_pmtu
+    mtu = std::max(mtu, kLeast);
+    if (paths_.mtu_to(remote, UINT32_MAX, now) <= mtu) return;
+    paths_.learn_mtu(remote, mtu, now);
+    demux_.for_each([&](TcpTarget& target) {
+        if (target.kind != TcpTarget::Kind::connection) return;
+        auto& c = static_cast<TcpConnection&>(target);
+        if (!(c.tuple.remote.addr == remote) || mtu - 40 >= c.tcb.cfg.mss) return;
+        tcp::Actions actions;
+        tcp::path_mss_changed(c.tcb, uint16_t(mtu - 40), actions);
+        absorb(c, actions, now);
+    });
 }
 
 void TcpEngine::to_time_wait(TcpRemains& w, Received& r, Instant now) {
@@ -413,6 +477,7 @@ void TcpEngine::icmp(const Packet& frame, Instant now) {
     bool believed;
     if (type == kUnreachable && code == kFragmentationNeeded) {
         believed = tcp::path_too_big(c.tcb, quoted, error->header.mtu, 40, actions);
+        if (believed) path_mtu(remote.addr, error->header.mtu, now);
     } else {
         // RFC 1122 4.2.3.9 calls these soft for a synchronised connection; one that is opening fails, as in Linux.
         static constexpr int kErrno[] = {ENETUNREACH, EHOSTUNREACH, ENOPROTOOPT, ECONNREFUSED};

@@ -33,6 +33,7 @@ void TcpSocket::apply_options(tcp::TcpConfig& c) const {
     if (options_.linger2 > 0) c.fin_timeout = Duration::seconds(std::min(options_.linger2, 120));
     if (options_.linger2 < 0) c.fin_timeout = {};
     c.defer_accept = uint8_t(options_.defer_accept);
+    if (options_.fast_open_no_cookie) c.fast_open |= tcp::fast_open::client_no_cookie;
     if (options_.notsent_lowat) c.notsent_lowat = options_.notsent_lowat;
     if (options_.window_clamp) c.window_clamp = uint32_t(options_.window_clamp);
     if (options_.sndbuf) c.send_buffer = c.send_buffer_max = uint32_t(options_.sndbuf);
@@ -168,6 +169,7 @@ Outcome TcpSocket::connect_result() {
 
 // connect() on a socket that is connecting or connected.
 Outcome TcpSocket::connect_again() {
+    if (syn_held_.load(std::memory_order_acquire)) return Outcome::error(EISCONN);
     bool opening;
     {
         LeaseGuard lease(shard_->lease());
@@ -187,11 +189,12 @@ void TcpSocket::drop_failed_connection() {
     shard_->tcp().release_owner(*c, 0, monotonic_now());
 }
 
-Outcome TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
+Outcome TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len, TcpFirstText* first) {
     const bool nobody = addr && len >= sizeof addr->sa_family && addr->sa_family == AF_UNSPEC;
     if (nobody && phase_.load(std::memory_order_acquire) == Phase::listening &&
         state() != SocketState::kernel)
         return shutdown(fd, SHUT_RD);  // ends a listener in the same way
+    TcpFirstText asked;
     {
         std::lock_guard guard(control_);
         if (state() == SocketState::kernel) return Outcome::kernel();
@@ -223,10 +226,17 @@ Outcome TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
         apply_options(config);
         broker_watch(*shard);
         LeaseGuard lease(shard->lease());
+        const Instant now = monotonic_now();
+        if (first == nullptr && options_.fast_open_connect &&
+            (config.fast_open & tcp::fast_open::client)) {
+            first = &asked;
+            asked.hold = (config.fast_open & tcp::fast_open::client_no_cookie) != 0 ||
+                         shard->tcp().has_cookie(to.addr, now);
+        }
         ready_.store(0, std::memory_order_release);
         phase_.store(Phase::connecting, std::memory_order_release);
         const auto connection = shard->tcp().connect({local, to}, config, way.path,
-                                                     space_->monitor(), this, monotonic_now());
+                                                     space_->monitor(), this, now, first);
         if (!connection) {
             phase_.store(Phase::fresh, std::memory_order_release);
             return Outcome::error(connection.error());
@@ -237,11 +247,13 @@ Outcome TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len) {
         remote_ = to;
         reason_.store(Reason::none, std::memory_order_relaxed);
         state_.store(SocketState::offloaded, std::memory_order_release);
+        syn_held_.store(first != nullptr && first->hold, std::memory_order_release);
         update_ready();
         shard->tcp().flush(monotonic_now());
     }
     publish_state();
-    if (nonblocking()) return Outcome::error(EINPROGRESS);
+    if (first != nullptr && first->hold) return Outcome::value(0);
+    if (nonblocking() || (first != nullptr && first->no_wait)) return Outcome::error(EINPROGRESS);
     return wait_connected(EINPROGRESS);
 }
 
@@ -253,6 +265,7 @@ Outcome TcpSocket::disconnect() {
     tcp::Actions actions;
     if (c->tcb.state != tcp::State::CLOSED && c->tcb.state != tcp::State::TIME_WAIT)
         so_error_.store(ECONNRESET, std::memory_order_relaxed);
+    syn_held_.store(false, std::memory_order_release);
     connection_ = nullptr;
     tcp::abort(c->tcb, 0, actions);
     shard_->tcp().absorb(*c, actions, now);

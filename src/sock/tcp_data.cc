@@ -116,6 +116,7 @@ class TcpTransfer final : public WaitTarget {
         int flags;
         size_t wanted, done = 0;
         bool cork = false;
+        size_t by_syn = 0;  // of `done`, carried by the SYN: nothing until the connection is there
     };
     Receive* receive = nullptr;
     Send* send = nullptr;
@@ -212,7 +213,7 @@ class TcpTransfer final : public WaitTarget {
             if (t.state == tcp::State::SYN_SENT) return false;
         }
         if (!t.can_send()) {
-            if (s.done > 0) return finish_send();
+            if (s.done > s.by_syn) return finish_send();
             if (const int error = socket_.take_error()) {
                 socket_.update_ready();
                 outcome = Outcome::error(error);
@@ -356,18 +357,24 @@ Outcome TcpSocket::send(int fd, const msghdr* msg, int flags) {
         if (Outcome kernel; in_kernel(&kernel)) return kernel;
     }
     (void)fd;
+    size_t wanted, by_syn = 0;
+    if (!total_length(*msg, wanted)) return Outcome::error(EINVAL);
+    if ((flags & MSG_FASTOPEN) || syn_held_.load(std::memory_order_acquire)) {
+        if (Outcome early = Outcome::value(0); send_fast(fd, msg, flags, &by_syn, &early))
+            return early;
+        flags &= ~MSG_FASTOPEN;
+    }
     const Phase phase = phase_.load(std::memory_order_acquire);
     if (phase == Phase::fresh || phase == Phase::kernel_listener || phase == Phase::listening) {
         if (const int error = take_error()) return Outcome::error(error);
         return broken_pipe(flags);
     }
-    size_t wanted;
-    if (!total_length(*msg, wanted)) return Outcome::error(EINVAL);
     if (msg->msg_controllen && msg->msg_control && !good_controls(*msg))
         return Outcome::error(EINVAL);
-    if ((flags & MSG_FASTOPEN) && phase == Phase::connected) return Outcome::error(EISCONN);
     TcpTransfer transfer(*this);
     TcpTransfer::Send s{IovCursor(*msg), flags, wanted};
+    s.cursor.advance(by_syn);
+    s.done = s.by_syn = by_syn;
     transfer.send = &s;
     s.cork = (flags & MSG_MORE) || options_.cork;
     const auto answer = [&] {

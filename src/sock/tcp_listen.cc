@@ -125,6 +125,7 @@ void TcpSocket::activate_listener(int fd) {
         }
         (*listener)->ttl = uint8_t(int_option(fd, IPPROTO_IP, IP_TTL, 64));
         (*listener)->tos = uint8_t(options_.tos);
+        apply_fast_open(**listener);
         unsigned steered = 0;
         for (unsigned i = 0; i < n && steered_count_ < kMaxKeys; i++) {
             FlowKey key;

@@ -61,6 +61,7 @@ void TcpSocket::config_changed() {
         apply_options(l->config);
         if (options_.ttl) l->ttl = uint8_t(options_.ttl);
         l->tos = uint8_t(options_.tos);
+        apply_fast_open(*l);
     }
     if (connection_ == nullptr) return;
     LeaseGuard lease(shard_->lease());
@@ -157,6 +158,18 @@ bool TcpSocket::apply_option(int fd, int level, int name, const void* value, soc
             break;
         case TCP_DEFER_ACCEPT:
             options_.defer_accept = synack_repetitions(n);
+            break;
+        case TCP_FASTOPEN:
+            options_.fast_open_queue = n;
+            break;
+        case TCP_FASTOPEN_CONNECT:
+            options_.fast_open_connect = n != 0;
+            break;
+        case TCP_FASTOPEN_NO_COOKIE:
+            options_.fast_open_no_cookie = n != 0;
+            break;
+        case TCP_FASTOPEN_KEY:
+            take_fast_open_key(value, len);
             break;
         case TCP_NOTSENT_LOWAT:
             options_.notsent_lowat = uint32_t(n);

@@ -111,6 +111,7 @@ void TcpSocket::update_ready() {
         if (send_done || tcp::writable(t)) events |= EPOLLOUT | EPOLLWRNORM;
         if (t.rcv.urgent) events |= EPOLLPRI;
     }
+    if (syn_held_.load(std::memory_order_relaxed)) events |= EPOLLOUT | EPOLLWRNORM;
     if (so_error_.load(std::memory_order_relaxed)) events |= EPOLLERR;
     ready_.store(events, std::memory_order_release);
 }

@@ -29,7 +29,9 @@ class TcpSocket final : public Socket {
     static void destroy(TcpSocket* socket);
 
     Outcome bind(int fd, const sockaddr* addr, socklen_t len);
-    Outcome connect(int fd, const sockaddr* addr, socklen_t len);
+    Outcome connect(int fd, const sockaddr* addr, socklen_t len) {
+        return connect(fd, addr, len, nullptr);
+    }
     Outcome listen(int fd, int backlog);
     Outcome accept(int fd, sockaddr* addr, socklen_t* len, int flags);
     Outcome shutdown(int fd, int how);
@@ -143,7 +145,14 @@ class TcpSocket final : public Socket {
     Reason kernel_interferes(int fd, const Endpoint& to, Role role, const Way& way);
     Reason reason_to_leave(Way& way);
     Reason listener_reason_to_leave();
+    Outcome connect(int fd, const sockaddr* addr, socklen_t len, TcpFirstText* first);
     Outcome disconnect();
+    // ---- Fast Open (tcp_fast_open.cc)
+    // A send on a socket whose SYN has not left: with MSG_FASTOPEN, or after TCP_FASTOPEN_CONNECT. False: nothing for it here,
+    // go on; `sent`: bytes that the SYN carries.
+    bool send_fast(int fd, const msghdr* msg, int flags, size_t* sent, Outcome* out);
+    void apply_fast_open(TcpListener& listener) const;
+    void take_fast_open_key(const void* value, socklen_t len);
     Outcome wait_connected(int on_timeout);
     Outcome connect_result();
     Outcome connect_again();
@@ -202,6 +211,7 @@ class TcpSocket final : public Socket {
         false;  // the kernel's already, but half-open connections still end their handshake here
     uint64_t network_generation_ = 0;  // under which the way was last looked at
     int backlog_ = 0;
+    std::atomic<bool> syn_held_{false};  // TCP_FASTOPEN_CONNECT: the SYN waits for text
     bool bound_ = false;
     bool in_custody_ = false;  // the broker holds the twin for the children of this process
     bool accepted_ = false;    // the twin holds no port
@@ -230,9 +240,12 @@ class TcpSocket final : public Socket {
         int user_timeout_ms = 0, max_seg = 0, sndbuf = 0, rcvbuf = 0, syncnt = 0, linger2 = 0,
             window_clamp = 0;
         int linger_on = 0, linger_seconds = 0;
-        int congestion = -1;         // CcKind
-        int defer_accept = 0;        // as TcpConfig's
-        uint32_t notsent_lowat = 0;  // 0: sysctl
+        int congestion = -1;      // CcKind
+        int defer_accept = 0;     // as TcpConfig's
+        int fast_open_queue = 0;  // TCP_FASTOPEN
+        bool fast_open_connect = false, fast_open_no_cookie = false;
+        tcp::FastOpenKeys fast_open_keys;  // count 0: sysctl
+        uint32_t notsent_lowat = 0;        // 0: sysctl
         int ttl = 0, tos = 0;
         uint64_t pacing = 0;
         bool reuseaddr = false;

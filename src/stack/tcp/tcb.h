@@ -342,6 +342,8 @@ struct HalfOpen {
     Instant resend_at;
 };
 
+static_assert(sizeof(HalfOpen) <= 96);
+
 // TIME_WAIT: RFC 9293 section 3.6.1; reuse RFC 6191.
 struct TimeWait {
     Endpoint local, remote;
