@@ -60,7 +60,8 @@ struct TcpConnection : TcpTarget {
     int error = 0;
     uint16_t ip_id = 0;
     bool in_demux = false;
-    bool steered = false;  // has a 5-tuple flow of its own
+    bool steered = false;      // has a 5-tuple flow of its own
+    bool steer_tried = false;  // was to get one once it had lived for a while
     uint64_t orphan_token =
         0;  // of the layer above, once it has let go: given back when the connection is over
     ListHook news_hook;  // in TcpEngine::news_

@@ -281,7 +281,10 @@ void TcpEngine::to_connection(TcpConnection& c, Received& r, Instant now) {
     tcp::Actions actions;
     const tcp::Verdict verdict = tcp::segment_arrives(c.tcb, r.seg, now, actions);
     if (verdict.kind == tcp::Verdict::Drop) drops_.add(verdict.reason);
-    if (!c.steered && c.tcb.count.segs_in == kOwnFlowAfter) c.steered = steer(c.tuple);
+    if (!c.steer_tried && c.tcb.count.segs_in >= kOwnFlowAfter) {
+        c.steer_tried = true;
+        if (!c.steered) c.steered = steer(c.tuple);
+    }
     absorb(c, actions, now);
     // Acknowledgements and answers go out once per batch of frames, if the core does not ask for more.
     if (actions.events & tcp::kAckNow)
