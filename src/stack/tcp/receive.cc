@@ -128,6 +128,7 @@ void stash_out_of_order(Tcb& t, SegView& seg, RxText text, Actions& out) {
     SackBlock dup;
     t.ooo.insert(static_cast<Packet&&>(seg.packet), dup);
     charge_frames(t);
+    if (dup.left < dup.right) ++t.count.duplicates_in;
     if (t.loss.sack_ok && dup.left < dup.right) {
         t.ack.dsack = true;
         t.ack.dsack_block = dup;
@@ -219,6 +220,7 @@ Verdict take_text(Tcb& t, SegView& seg, Instant now, Actions& out) {
     }
     Seq right = Seq::max(t.rcv.adv, t.rcv.nxt);
     if (t.rcv.fin_seen) right = Seq::min(right, t.rcv.fin);
+    if (seg.seq < t.rcv.nxt) ++t.count.duplicates_in;
     if (seg.text_end() <= t.rcv.nxt) {
         if (t.loss.sack_ok) {
             t.ack.dsack = true;

@@ -34,7 +34,10 @@ void take_dsack(Tcb& t, const SegView& seg, AckNews& news) {
 void apply_sack_option(Tcb& t, const SegView& seg, AckNews& news) {
     for (unsigned i = 0; i < seg.opt.sack_count; ++i) {
         SackBlock b = seg.opt.sack[i];
-        if (b.right <= b.left || b.right > t.snd.nxt) continue;  // a lie
+        if (b.right <= b.left || b.right > t.snd.nxt) {  // a lie
+            ++t.count.sacks_wrong;
+            continue;
+        }
         if (i == 0 && is_dsack(seg)) take_dsack(t, seg, news);
         if (b.right <= t.snd.una) continue;
         b.left = Seq::max(b.left, t.snd.una);
@@ -222,6 +225,9 @@ void update_window(Tcb& t, const SegView& seg) {
     const uint32_t wnd = uint32_t(seg.wnd) << t.snd.wscale;
     // RFC 9293: SND.WL1 < SEG.SEQ, or equal and SND.WL2 =< SEG.ACK.
     if (!(t.snd.wl1 < seg.seq || (t.snd.wl1 == seg.seq && t.snd.wl2 <= seg.ack))) return;
+    // A window that is given in units may seem to move left by less than one.
+    const Seq edge = t.snd.una + t.snd.wnd;
+    if (seg.ack + wnd + (1u << t.snd.wscale) <= edge) ++t.count.windows_shrunk;
     t.snd.wnd = wnd;
     t.snd.wl1 = seg.seq;
     t.snd.wl2 = seg.ack;

@@ -28,6 +28,7 @@ Verdict check_sequence(Tcb& t, const SegView& seg, Instant now) {
     if (seg.end() >= t.rcv.acked && seg.seq <= right) return Verdict::go_on();
     if (seg.has(kRst)) return Verdict::drop(DropReason::tcp_sequence);
     if (seg.payload_len > 0 || seg.has(kFin)) {
+        if (seg.payload_len > 0 && seg.seq < t.rcv.nxt) ++t.count.duplicates_in;
         // A retransmission: our ACK was lost. RFC 2883: tell which bytes came twice.
         if (t.loss.sack_ok && seg.seq < t.rcv.nxt && seg.payload_len > 0) {
             t.ack.dsack = true;

@@ -264,6 +264,8 @@ struct Counters {
     uint32_t undos = 0, tail_probes = 0, spurious_timeouts = 0, ce_in = 0, ece_in = 0;
     uint64_t bytes_lost = 0;  // marked lost, ever
     uint32_t black_holes = 0;
+    // What a peer should not do: texts that came again, right edges that moved left, SACK blocks of nothing in flight.
+    uint32_t duplicates_in = 0, windows_shrunk = 0, sacks_wrong = 0;
     uint32_t size_probes = 0, size_probes_lost = 0;
     uint32_t timeout_series = 0;  // RTO expiries in a row count as one
     Duration timeout_time{0};     // in such series, ended ones

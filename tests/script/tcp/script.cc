@@ -716,6 +716,9 @@ void Script::expect(ScriptLine& line) {
     number("fastfull", int64_t(listener_.fast_open_full));
     number("probes_lost", t_.count.size_probes_lost);
     number("size_probes", t_.count.size_probes);
+    number("duplicates", t_.count.duplicates_in);
+    number("windows_shrunk", t_.count.windows_shrunk);
+    number("sacks_wrong", t_.count.sacks_wrong);
     number("writable", writable(t_) ? 1 : 0);
     number("unsent", unsent_bytes(t_));
     number("rto_recoveries", n.rto_recoveries);
