@@ -44,20 +44,19 @@ struct Sysctls {
     uint32_t somaxconn = 4096, max_half_open = 1024;
     long memory[3] = {0, 0, 0};  // tcp_mem, pages
     PortRange ports;
-    tcp::FastOpenKeys fast_open_keys;
 };
 
-// net.ipv4.tcp_fastopen_key: one or two keys of four hexadecimal words. Zero until the kernel itself needed one, or not
-// readable: a key of our own.
-void read_fast_open_key(tcp::FastOpenKeys& keys) {
+// net.ipv4.tcp_fastopen_key: one or two keys of four hexadecimal words. Count 0: not readable, or zero because the kernel has
+// not needed one yet.
+tcp::FastOpenKeys read_fast_open_key() {
+    tcp::FastOpenKeys keys;
     char text[128] = {};
     const int fd =
         int(sys::raw(SYS_openat, AT_FDCWD, sys::ptr("/proc/sys/net/ipv4/tcp_fastopen_key"),
                      O_RDONLY | O_CLOEXEC));
-    if (fd >= 0) {
-        sys::read(fd, text, sizeof text - 1);
-        sys::close(fd);
-    }
+    if (fd < 0) return keys;
+    sys::read(fd, text, sizeof text - 1);
+    sys::close(fd);
     uint64_t words[8] = {};
     unsigned n = 0;
     for (char* at = text; n < 8; ++n) {
@@ -72,9 +71,7 @@ void read_fast_open_key(tcp::FastOpenKeys& keys) {
         keys.words[keys.count][0] = w[0] | w[1] << 32;
         keys.words[keys.count++][1] = w[2] | w[3] << 32;
     }
-    if (keys.count == 0 &&
-        getrandom(keys.words[0], sizeof keys.words[0], 0) == sizeof keys.words[0])
-        keys.count = 1;
+    return keys;
 }
 
 const Sysctls& sysctls() {
@@ -107,7 +104,6 @@ const Sysctls& sysctls() {
         c.send_buffer_max = uint32_t(std::clamp<long>(wmem[2], c.send_buffer, 1 << 30));
         c.syn_cookies = one("ipv4/tcp_syncookies", 1) != 0;
         c.fast_open = uint32_t(one("ipv4/tcp_fastopen", 1));
-        read_fast_open_key(s.fast_open_keys);
         c.mtu_probing = uint8_t(one("ipv4/tcp_mtu_probing", 0));
         c.probe_floor = uint16_t(one("ipv4/tcp_mtu_probe_floor", 48));
         c.probe_threshold = uint16_t(one("ipv4/tcp_probe_threshold", 8));
@@ -174,7 +170,16 @@ uint32_t listen_backlog_limit() { return sysctls().somaxconn; }
 
 uint32_t fast_open_bits() { return sysctls().config.fast_open; }
 
-const tcp::FastOpenKeys& fast_open_keys() { return sysctls().fast_open_keys; }
+tcp::FastOpenKeys fast_open_keys() {
+    static const tcp::FastOpenKeys own = [] {
+        tcp::FastOpenKeys keys;
+        if (getrandom(keys.words[0], sizeof keys.words[0], 0) == sizeof keys.words[0])
+            keys.count = 1;
+        return keys;
+    }();
+    const tcp::FastOpenKeys kernels = read_fast_open_key();
+    return kernels.count > 0 ? kernels : own;
+}
 
 uint32_t half_open_limit() { return sysctls().max_half_open; }
 

@@ -14,9 +14,9 @@ tcp::TcpConfig tcp_defaults(const Options& options, const RingCaps& caps, uint32
 tcp::TcpBudget& tcp_budget(const Options& options);
 // net.core.somaxconn
 uint32_t listen_backlog_limit();
-// net.ipv4.tcp_fastopen (bits: tcp::fast_open) and tcp_fastopen_key
+// net.ipv4.tcp_fastopen (bits: tcp::fast_open); tcp_fastopen_key as it is now, or a key of this process.
 uint32_t fast_open_bits();
-const tcp::FastOpenKeys& fast_open_keys();
+tcp::FastOpenKeys fast_open_keys();
 // net.ipv4.tcp_max_syn_backlog
 uint32_t half_open_limit();
 // net.ipv4.ip_local_port_range. Empty (count 0) when some ports are reserved: then the kernel has to choose.
