@@ -186,6 +186,7 @@ void TcpSocket::take_options(int fd, const RepairImage& image) {
     o.congestion = std::strcmp(image.options.congestion, "reno") == 0    ? int(tcp::CcKind::newreno)
                    : std::strcmp(image.options.congestion, "cubic") == 0 ? int(tcp::CcKind::cubic)
                                                                          : -1;
+    o.notsent_lowat = uint32_t(int_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT));
     twin_has_options_ = true;
     receive_low_water_.store(std::max(1, value(SOL_SOCKET, SO_RCVLOWAT, 1)),
                              std::memory_order_relaxed);

@@ -261,7 +261,10 @@ Verdict arrives_in_syn_sent(Tcb& t, SegView& seg, Instant now, Actions& out) {
         t.count.bytes_acked += uint32_t(seg.ack - t.snd.iss) - 1;
         // Text that was not taken goes out again at once: it met no congestion.
         t.count.bytes_lost += t.board.mark_head_lost(*t.memory, t.flight());
-        if (t.flight() > 0) repeat_without_blame(t);
+        if (t.flight() > 0) {
+            repeat_without_blame(t);
+            rearm_rto(t, now);  // a closed window may keep it here
+        }
     }
     if (t.cfg.defer_accept > 0) {
         // Linux: the side that set TCP_DEFER_ACCEPT expects to speak first; its text carries the ACK.
