@@ -85,13 +85,20 @@ Result<size_t> receive_packet(int socket, ByteSpan buffer, Fds& fds) {
     return size_t(n);
 }
 
-bool wait_readable(int socket, int timeout_ms) {
-    pollfd p{socket, POLLIN, 0};
+namespace {
+
+bool wait_for(int socket, short events, int timeout_ms) {
+    pollfd p{socket, events, 0};
     const timespec t{timeout_ms / 1000, (timeout_ms % 1000) * 1000000L};
     for (;;) {
         const int n = sys::ppoll(&p, 1, &t);
         if (n != -EINTR) return n > 0;
     }
 }
+
+}  // namespace
+
+bool wait_readable(int socket, int timeout_ms) { return wait_for(socket, POLLIN, timeout_ms); }
+bool wait_writable(int socket, int timeout_ms) { return wait_for(socket, POLLOUT, timeout_ms); }
 
 }  // namespace vma::broker

@@ -34,5 +34,7 @@ Result<size_t> receive_packet(int socket, ByteSpan buffer, Fds& fds);
 
 // Waits until `socket` has a packet or has ended; false when `timeout_ms` passed first.
 bool wait_readable(int socket, int timeout_ms);
+// The same for room to send.
+bool wait_writable(int socket, int timeout_ms);
 
 }  // namespace vma::broker

@@ -30,6 +30,7 @@ uint32_t g_serial = 0;
 std::atomic<bool> g_door_open{false};
 bool g_tried = false;  // to start one
 bool g_said = false;   // that it is gone
+bool g_kept = false;   // a ring of this process is kept by it: without it nothing new is steered
 
 uint32_t self() { return uint32_t(self_identity() >> 32); }
 
@@ -49,6 +50,13 @@ void lost() {
     g_door_open = false;
     if (g_said) return;
     g_said = true;
+    if (g_kept) {
+        vma_log(warning, "broker",
+                "the broker of this process is gone, and the process has no privileges: its "
+                "connections go on as they are, what it opens from now on stays with the kernel; "
+                "restart the program");
+        return;
+    }
     vma_log(info, "broker",
             "the broker of this process is gone: connections stay with the library where handing "
             "them back needs a capability that the process does not have, and a crash resets them");
@@ -83,7 +91,10 @@ bool session() {
 // [g_lock]
 bool tell(Op op, const void* body, size_t bytes, std::span<const int> fds = {}) {
     if (!session()) return false;
-    const Status sent = send_message(g_session.fd(), op, ++g_serial, body, bytes, fds);
+    Status sent = send_message(g_session.fd(), op, ++g_serial, body, bytes, fds);
+    // Many at once (a thousand connections that end), and it has other clients, too.
+    if (sent.error() == EAGAIN && wait_writable(g_session.fd(), kAnswerMs))
+        sent = send_message(g_session.fd(), op, g_serial, body, bytes, fds);
     if (!sent && (sent.error() == EPIPE || sent.error() == ECONNRESET)) lost();
     return sent.ok();
 }
@@ -254,6 +265,43 @@ Status checkpoint(int fd, RepairImage& image, ByteSpan room) {
 void resume(int fd, const RepairImage& image) { (void)with_image(Op::resume, fd, image); }
 Status release(int fd, const RepairImage& image) { return with_image(Op::release, fd, image); }
 
+Status open_ring(const OpenRing& request, OpenedRing& out) {
+    if (!g_door_open.load(std::memory_order_acquire)) return Errno{g_kept ? ENOLINK : EPERM};
+    std::lock_guard guard(g_lock);
+    g_kept = true;
+    Reply reply;
+    Fds fds;
+    const Status done = ask(Op::open_ring, &request, sizeof request, {}, &reply, &fds);
+    if (!done) return g_door_open.load() ? done : Status(Errno{ENOLINK});
+    if (fds.count() != kRingFds) return Errno{EPROTO};
+    for (unsigned i = 0; i < kRingFds; i++) out.fds[i] = fds.take(i);
+    out.slot = reply.slot;
+    out.token = reply.token;
+    return {};
+}
+
+Status show_ring(const ShowRing& ring, int doorbell) {
+    if (!g_door_open.load(std::memory_order_acquire)) return Errno{ENOLINK};
+    std::lock_guard guard(g_lock);
+    const Status done = ask(Op::show_ring, &ring, sizeof ring, {&doorbell, 1});
+    if (done) g_kept = true;
+    return done;
+}
+
+Status steer(const Steer& flow, int twin) {
+    if (!g_door_open.load(std::memory_order_acquire)) return Errno{ENOLINK};
+    if (!can_be_asked(flow)) return Errno{EINVAL};
+    std::lock_guard guard(g_lock);
+    const Status done = ask(Op::steer, &flow, sizeof flow, {&twin, 1});
+    return done || g_door_open.load() ? done : Status(Errno{ENOLINK});
+}
+
+void unsteer(const Steer& flow) {
+    if (!g_door_open.load(std::memory_order_acquire) || !can_be_asked(flow)) return;
+    std::lock_guard guard(g_lock);
+    tell(Op::unsteer, &flow, sizeof flow);
+}
+
 void watch(const Watch& watch, int arena_memfd) {
     std::lock_guard guard(g_lock);
     tell(Op::watch, &watch, sizeof watch, {&arena_memfd, 1});
@@ -313,7 +361,7 @@ void forget_in_child(int kept_door) {
     g_door.reset();
     const bool open = kept_door >= 0 && g_door.adopt(kept_door).ok();
     g_door_open = open;
-    g_tried = false;
+    g_tried = g_kept = false;
 }
 
 void close() {

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "base/result.h"
+#include "broker/dispatch.h"
 #include "broker/protocol.h"
 #include "repair/repair.h"
 
@@ -36,6 +37,12 @@ Status finish(int fd, const tcp::Snapshot& snapshot, const RepairQueues& queues,
 Status checkpoint(int fd, RepairImage& image, ByteSpan room);
 void resume(int fd, const RepairImage& image);
 Status release(int fd, const RepairImage& image);
+
+// As their ops; ENOLINK: no broker. EPERM from open_ring: there never was one.
+Status open_ring(const OpenRing& request, OpenedRing& out);
+Status show_ring(const ShowRing& ring, int doorbell);
+Status steer(const Steer& flow, int twin);
+void unsteer(const Steer& flow);
 
 // One-way messages; lost when there is no session.
 void watch(const Watch& watch, int arena_memfd);

@@ -98,7 +98,8 @@ Status Dispatcher::repair(Op op, Repair& body, Fds& fds, Answer& answer) {
     }
     if (op == Op::checkpoint) {
         RepairImage image;
-        const Status done = operations_.checkpoint(fds[0], image, answer.fd);
+        const Status done = operations_.checkpoint(fds[0], image, answer.fds[0]);
+        answer.fd_count = answer.fds[0] >= 0;
         if (done) answer.reply.image = to_wire(image);
         return done;
     }
@@ -107,6 +108,73 @@ Status Dispatcher::repair(Op op, Repair& body, Fds& fds, Answer& answer) {
     if (op == Op::release) return operations_.release(fds[0], *image);
     operations_.resume(fds[0], *image);
     return {};
+}
+
+bool Dispatcher::has_ring(uint32_t slot) const {
+    for (unsigned i = 0; i < ring_count_; i++)
+        if (rings_[i] == slot) return true;
+    return false;
+}
+
+Status Dispatcher::open_ring(const OpenRing& request, Answer& answer) {
+    if (ring_count_ == kMostRings || request.bytes > kMostLentBytes - lent_bytes_) {
+        counters_.refused++;
+        return Errno{ENOSPC};
+    }
+    OpenedRing opened;
+    if (const Status done = operations_.open_ring(request, opened); !done) return done;
+    lent_bytes_ += request.bytes;
+    rings_[ring_count_++] = opened.slot;
+    counters_.rings++;
+    answer.fd_count = kRingFds;
+    for (unsigned i = 0; i < kRingFds; i++) answer.fds[i] = opened.fds[i];
+    answer.reply.slot = opened.slot;
+    answer.reply.token = opened.token;
+    return {};
+}
+
+Status Dispatcher::show_ring(const ShowRing& ring, int doorbell) {
+    if (has_ring(ring.slot)) return {};
+    const Status shown =
+        ring_count_ == kMostRings ? Status(Errno{ENOSPC}) : operations_.show_ring(ring, doorbell);
+    if (!shown) {
+        counters_.refused++;
+        return shown;
+    }
+    rings_[ring_count_++] = ring.slot;
+    counters_.rings++;
+    return {};
+}
+
+// Does the socket show that the flow is the client's?
+Status Dispatcher::may_steer(int twin, const Steer& flow) {
+    const SocketFacts facts = operations_.inspect(twin);
+    const Endpoint local = from_wire(flow.local), remote = from_wire(flow.remote);
+    const bool tcp = flow.protocol == IPPROTO_TCP;
+    if (!has_ring(flow.slot)) return Errno{EACCES};
+    if (tcp ? !facts.tcp : !facts.udp) return Errno{EINVAL};
+    if (!same_namespace(facts)) return Errno{EXDEV};
+    const bool one_tuple = remote.port != 0;
+    if (facts.local.port == 0) {
+        if (!tcp || !one_tuple || facts.connected || !owns_port(local)) return Errno{EACCES};
+    } else {
+        if (!covers(facts.local, local)) return Errno{EACCES};
+        if (facts.connected && !facts.listening && facts.remote != remote) return Errno{EACCES};
+        if (tcp && !one_tuple && !facts.listening) return Errno{EACCES};
+    }
+    // A socket can be bound to an address of another host, and frames for that may pass through this one.
+    return operations_.has_address(local.addr) ? Status() : Status(Errno{EADDRNOTAVAIL});
+}
+
+Status Dispatcher::steer(const Steer& flow, int twin) {
+    const Status may = may_steer(twin, flow);
+    if (!may) {
+        counters_.refused++;
+        return may;
+    }
+    const Status done = operations_.steer(flow);
+    (done ? counters_.steered : counters_.failed)++;
+    return done;
 }
 
 bool Dispatcher::message(ByteView packet, Fds& fds, Answer& answer) {
@@ -136,7 +204,25 @@ bool Dispatcher::message(ByteView packet, Fds& fds, Answer& answer) {
             done = repair(head->op, body.repair, fds, answer);
             break;
         case Op::watch:
-            done = operations_.watch(body.watch, fds);
+            // Its owner's death would give the flows of that ring away.
+            done = trusted_ || has_ring(body.watch.slot) ? operations_.watch(body.watch, fds)
+                                                         : Status(Errno{EACCES});
+            if (done.error() == EACCES) counters_.refused++;
+            break;
+        case Op::open_ring:
+            done = open_ring(body.open_ring, answer);
+            break;
+        case Op::show_ring:
+            done = show_ring(body.show_ring, fds[0]);
+            break;
+        case Op::steer:
+            done = steer(body.steer, fds[0]);
+            break;
+        case Op::unsteer:
+            if (has_ring(body.steer.slot))
+                operations_.unsteer(body.steer);
+            else
+                counters_.refused++;
             break;
         case Op::hold:
             done = operations_.hold(body.held, fds);

@@ -5,6 +5,12 @@
 // broker's network namespace that is not connected. If the socket is bound, the tuple's local port must be its own. If it is
 // not (the twin of an accepted connection), the client must be trusted, or must have shown a socket of that port before (its
 // listener), or the port must be one that an ordinary bind() by anybody could get now.
+//
+// A client may have a flow steered only into a ring of its own (one that it was given here, or whose doorbell it has), and only
+// for a socket that it passes: of the flow's protocol and of the broker's namespace, bound so that the flow's local end
+// is its own. A connected one stands for its own tuple only; a TCP flow of all remotes needs a listener. The twin of an accepted
+// connection, which is bound to nothing, needs a port that was shown, or trust, and is for one tuple.
+//
 // Trusted: the client had CAP_NET_ADMIN when its session began and has not said that it gives it up.
 #pragma once
 
@@ -23,7 +29,14 @@ struct SocketFacts {
     bool listening = false;
     bool udp = false;
     uint64_t netns_cookie = 0;
-    Endpoint local;  // port 0: not bound
+    Endpoint local;   // port 0: not bound
+    Endpoint remote;  // of a connected one that does not listen
+};
+
+// What came of open_ring. The descriptors are the caller's.
+struct OpenedRing {
+    int fds[kRingFds] = {-1, -1, -1, -1, -1, -1, -1};
+    uint32_t slot = 0, token = 0;
 };
 
 class Operations {
@@ -48,6 +61,15 @@ class Operations {
     virtual Status hold(const HeldList& list, Fds& fds) = 0;
     virtual void drop(const HeldList& list) = 0;
     virtual void leaving(bool leaves) = 0;
+    // Errors: as open_packet_ring(). The ring is the client's from now on, also for its end.
+    virtual Status open_ring(const OpenRing& request, OpenedRing& out) = 0;
+    // EACCES: the doorbell is not that of the ring in the slot.
+    virtual Status show_ring(const ShowRing& ring, int doorbell) = 0;
+    // Is it one of the host's own addresses?
+    virtual bool has_address(const IpAddr& address) = 0;
+    // EKEYREJECTED: the kernel's policy has something to do with such packets. Else as Ring::steer.
+    virtual Status steer(const Steer& flow) = 0;
+    virtual void unsteer(const Steer& flow) = 0;
 
   protected:
     ~Operations() = default;
@@ -58,6 +80,8 @@ struct DispatchCounters {
     uint64_t malformed = 0;  // after one of these the session ends
     uint64_t refused = 0;    // not this client's to ask for
     uint64_t restored = 0;
+    uint64_t rings = 0;  // opened or shown
+    uint64_t steered = 0;
     uint64_t failed = 0;
 };
 
@@ -71,7 +95,8 @@ class Dispatcher {
         bool send = false;
         uint32_t serial = 0;
         Reply reply;
-        int fd = -1;  // goes along; the caller closes it
+        int fds[kRingFds] = {-1, -1, -1, -1, -1, -1, -1};  // go along; the caller closes them
+        unsigned fd_count = 0;
     };
     // One packet. False: the session must end.
     bool message(ByteView packet, Fds& fds, Answer& answer);
@@ -83,6 +108,7 @@ class Dispatcher {
     const DispatchCounters& counters() const { return counters_; }
 
     static constexpr unsigned kMostProven = 256;
+    static constexpr unsigned kMostRings = 64;
 
   private:
     bool same_namespace(const SocketFacts& facts) {
@@ -93,6 +119,11 @@ class Dispatcher {
     Status may_restore(int twin, const tcp::Snapshot& snapshot);
     Status may_touch(int twin, const Endpoint* local);
     Status prove(int fd);
+    bool has_ring(uint32_t slot) const;
+    Status open_ring(const OpenRing& request, Answer& answer);
+    Status show_ring(const ShowRing& ring, int doorbell);
+    Status may_steer(int twin, const Steer& flow);
+    Status steer(const Steer& flow, int twin);
 
     Operations& operations_;
     const uint32_t layout_;
@@ -100,6 +131,9 @@ class Dispatcher {
     bool greeted_ = false;
     Endpoint proven_[kMostProven];
     unsigned proven_count_ = 0, next_proven_ = 0;
+    uint32_t rings_[kMostRings] = {};  // slots
+    unsigned ring_count_ = 0;
+    uint32_t lent_bytes_ = 0;
     DispatchCounters counters_;
 };
 

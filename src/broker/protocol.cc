@@ -1,6 +1,7 @@
 #include "broker/protocol.h"
 
 #include <errno.h>
+#include <netinet/in.h>
 
 #include <cstring>
 
@@ -48,6 +49,22 @@ bool valid(const Watch& w) {
            w.ifindex > 0;
 }
 
+bool valid(const OpenRing& r) {
+    return r.ifindex > 0 && r.bytes >= kLeastLentBytes && r.bytes <= kMostLentBytes &&
+           (r.bytes & (r.bytes - 1)) == 0;
+}
+
+bool valid(const ShowRing& r) {
+    return r.slot != 0 && r.slot < kSlots && r.token != 0 && r.ifindex > 0 && r.zero == 0;
+}
+
+bool valid_steer(const Steer& s) {
+    if (s.protocol != IPPROTO_TCP && s.protocol != IPPROTO_UDP) return false;
+    if (!usable(s.local) || (s.remote != WireEndpoint{} && !usable(s.remote))) return false;
+    return s.slot != 0 && s.slot < kSlots && s.gate < kGates && s.ignore_firewall <= 1 &&
+           s.zero == 0;
+}
+
 bool valid(const HeldList& list, bool with_share) {
     if (list.zero != 0) return false;
     for (uint32_t i = 0; i < list.count; i++) {
@@ -71,6 +88,8 @@ bool fds_fit(Op op, unsigned fds, const Body& body) {
         case Op::release:
         case Op::watch:
         case Op::prove:
+        case Op::show_ring:
+        case Op::steer:
             return fds == 1;
         case Op::hold:
             return fds == body.held.count;
@@ -82,6 +101,8 @@ bool fds_fit(Op op, unsigned fds, const Body& body) {
 }
 
 }  // namespace
+
+bool can_be_asked(const Steer& s) { return valid_steer(s); }
 
 WireEndpoint to_wire(const Endpoint& e) {
     WireEndpoint w;
@@ -197,7 +218,10 @@ Result<tcp::Snapshot> from_wire(const WireSnapshot& w) {
     return s;
 }
 
-bool answered(Op op) { return (op >= Op::restore && op <= Op::release) || op == Op::prove; }
+bool answered(Op op) {
+    return (op >= Op::restore && op <= Op::release) || op == Op::prove ||
+           (op >= Op::open_ring && op <= Op::steer);
+}
 
 size_t body_bytes(Op op, uint32_t count) {
     switch (op) {
@@ -215,6 +239,13 @@ size_t body_bytes(Op op, uint32_t count) {
         case Op::hold:
         case Op::drop:
             return HeldList::bytes(count);
+        case Op::open_ring:
+            return sizeof(OpenRing);
+        case Op::show_ring:
+            return sizeof(ShowRing);
+        case Op::steer:
+        case Op::unsteer:
+            return sizeof(Steer);
         case Op::reply:
             return sizeof(Reply);
         default:
@@ -254,6 +285,16 @@ Result<Head> decode(ByteView packet, unsigned fds, Body& body) {
             break;
         case Op::watch:
             ok = valid(body.watch);
+            break;
+        case Op::open_ring:
+            ok = valid(body.open_ring);
+            break;
+        case Op::show_ring:
+            ok = valid(body.show_ring);
+            break;
+        case Op::steer:
+        case Op::unsteer:
+            ok = can_be_asked(body.steer);
             break;
         case Op::hold:
         case Op::drop:

@@ -23,11 +23,16 @@
 namespace vma::broker {
 
 inline constexpr uint32_t kMagic = 0x766d6162;  // "vmab"
-inline constexpr uint16_t kVersion = 1;
+inline constexpr uint16_t kVersion = 2;
 inline constexpr unsigned kMostFds = 253;              // of one message: SCM_MAX_FD
 inline constexpr uint32_t kMostQueueBytes = 64 << 20;  // unacked, unsent and unread each
 inline constexpr size_t kMostMessage = 32 * 1024;      // bytes of one packet
 inline constexpr uint32_t kMostRingBytes = 1u << 30;
+inline constexpr uint32_t kLeastLentBytes = 256 * 1024;  // of a ring that is asked for
+inline constexpr uint32_t kMostLentBytes = 256u << 20;   // of all rings that one session asks for
+inline constexpr uint32_t kSlots = 512;                  // of a hook; dev/packet/layout.h
+inline constexpr uint32_t kGates = 16384;                // of an owner page; dev/packet/layout.h
+inline constexpr unsigned kRingFds = 7;                  // of an opened ring
 
 enum class Op : uint16_t {
     none,
@@ -45,8 +50,23 @@ enum class Op : uint16_t {
     drop_privileges,  // from now on this process is not believed more than any other. No answer
     leaving,          // exec comes: when the session ends, the connections have no owner. No answer
     staying,          // exec failed. No answer
+    open_ring,        // the answer has slot, token and kRingFds descriptors, in the order of RingFd
+    show_ring,  // fds: the doorbell of a ring that this process has opened itself: it is kept from now on
+    steer,    // fds: the twin
+    unsteer,  // No answer
     reply,
     count
+};
+
+// What the owner of a ring maps; none of them reaches the tables that rings share.
+enum RingFd : unsigned {
+    kDataRing,
+    kDoorbell,
+    kOwnerPage,
+    kLifeToken,
+    kTransmitter,
+    kIngressLink,  // that the programs stay on the interface when the broker is gone
+    kEgressLink
 };
 
 struct Head {
@@ -145,10 +165,34 @@ struct HeldList {
     }
 };
 
-struct Reply {
-    int32_t error = 0;  // 0 or an errno
+struct OpenRing {
+    int32_t ifindex = 0;
+    uint32_t bytes = 0;  // a power of two
+};
+
+struct ShowRing {
+    uint32_t slot = 0;
+    uint32_t token = 0;
+    int32_t ifindex = 0;
     uint32_t zero = 0;
-    WireImage image;  // restore: options. checkpoint: all of it
+};
+
+// Body of steer and unsteer: a flow of the ring in `slot`, which counts while its gate has the value.
+struct Steer {
+    WireEndpoint local, remote;  // remote all zero: any
+    uint32_t slot = 0;
+    uint32_t gate = 0, gate_value = 0;
+    uint8_t protocol = 0;         // IPPROTO_TCP, IPPROTO_UDP
+    uint8_t ignore_firewall = 0;  // 1: VMA_IGNORE_FIREWALL
+    uint16_t zero = 0;
+};
+
+struct Reply {
+    int32_t error = 0;   // 0 or an errno
+    uint32_t slot = 0;   // open_ring
+    WireImage image;     // restore: options. checkpoint: all of it
+    uint32_t token = 0;  // open_ring: of the ring's owner
+    uint32_t zero = 0;
 };
 
 union Body {
@@ -157,10 +201,15 @@ union Body {
     Repair repair;
     Watch watch;
     HeldList held;
+    OpenRing open_ring;
+    ShowRing show_ring;
+    Steer steer;
     Reply reply;
 };
 
 bool answered(Op op);
+// Would decode() accept it? Otherwise the session would end.
+bool can_be_asked(const Steer& steer);
 
 // Checks a packet with `fds` descriptors and copies its body out. EPROTO: not a message of this protocol; EINVAL: values
 // that cannot be. The caller closes the descriptors in any case.

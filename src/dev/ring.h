@@ -84,8 +84,11 @@ class Ring {
     virtual unsigned send(std::span<const TxFrame> frames, int* why) = 0;
 
     // After steer() returned, every matching frame reaches this ring and none the kernel; after unsteer() returned, the
-    // reverse. EEXIST: the tuple belongs to another ring or process. ENOSPC: table full.
-    virtual Status steer(const FlowKey& key) = 0;
+    // reverse. EEXIST: the tuple belongs to another ring or process. ENOSPC: table full. `twin`: descriptor of the kernel
+    // socket that the tuple is for, bound to its local end; a ring that somebody else steers for has to show it. ENOLINK: that
+    // somebody is gone; EACCES: he refuses; EKEYREJECTED: the kernel's own policy says no. -1: there is no twin.
+    virtual Status steer(const FlowKey& key, int twin) = 0;
+    Status steer(const FlowKey& key) { return steer(key, -1); }
     virtual void unsteer(const FlowKey& key) = 0;
 
     // Sleep protocol: arm(), and if it returns true (nothing pending) wait until wake_fd() polls readable, then disarm().
@@ -96,6 +99,10 @@ class Ring {
 
     virtual RingCounters counters() const = 0;
     virtual RingEstate estate() const { return {}; }
+
+    // The process is about to lose the privileges that steer() needs: from now on somebody else steers for this ring. An
+    // error: nobody does, and nothing has changed.
+    virtual Status lose_privileges() { return {}; }
 };
 
 }  // namespace vma

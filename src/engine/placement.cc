@@ -20,6 +20,8 @@ Reason reason_of(int error) {
         case EPERM:
         case EACCES:
             return Reason::capability;
+        case ENOLINK:
+            return Reason::broker_gone;
         case EINVAL:
         case ENODEV:
             return Reason::interface_unsupported;

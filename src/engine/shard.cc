@@ -157,6 +157,11 @@ Shard::Attended Shard::look() {
                                                              : Attended::by_nobody;
 }
 
+Status Shard::lose_privileges() {
+    LeaseGuard guard(*lease_);
+    return ring_ ? ring_->lose_privileges() : Status();
+}
+
 void Shard::close_ring() {
     LeaseGuard guard(*lease_);
     Ring* ring = ring_;

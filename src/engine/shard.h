@@ -69,7 +69,9 @@ class Shard {
         return ring_ && ring_->send({&frame, 1}, &why) == 1 ? 0 : why ? why : ENETDOWN;
     }
     // [lease]
-    Status steer(const FlowKey& key) { return ring_ ? ring_->steer(key) : Status(Errno{ENETDOWN}); }
+    Status steer(const FlowKey& key, int twin) {
+        return ring_ ? ring_->steer(key, twin) : Status(Errno{ENETDOWN});
+    }
     void unsteer(const FlowKey& key) {
         if (ring_) ring_->unsteer(key);
     }
@@ -109,6 +111,8 @@ class Shard {
     // [lease]
     RingEstate ring_estate() const { return ring_ ? ring_->estate() : RingEstate{}; }
 
+    // As Ring::lose_privileges; takes the lease.
+    Status lose_privileges();
     void close_ring();
     bool open() const { return ring_ != nullptr; }
     RingCounters ring_counters() const { return ring_ ? ring_->counters() : RingCounters{}; }

@@ -32,12 +32,20 @@ TcpEngine::TcpEngine(Arena& arena, Shard& shard, IsnSecret secret)
       demux_(DemuxMemory{&arena, arena_take, arena_give}, secret.k0 ^ 0x7f4a7c15u),
       rng_(secret.k1) {}
 
-bool TcpEngine::steer(const FlowTuple& tuple) {
+Status TcpEngine::steer(const FlowTuple& tuple, int twin) {
     FlowKey key;
     key.local = tuple.local;
     key.remote = tuple.remote.port ? tuple.remote : Endpoint{};
     key.protocol = IPPROTO_TCP;
-    return shard_.steer(key).ok();
+    return shard_.steer(key, twin);
+}
+
+bool TcpEngine::steer_accepted(const TcpConnection& c, const TcpListener* listener) {
+    const Status done = steer(c.tuple, twin_of(listener ? listener->owner : nullptr));
+    if (done || (done.error() != EACCES && done.error() != EBADF && done.error() != EINVAL))
+        return done.ok();
+    // The program may have closed the listener's descriptor already.
+    return steer(c.tuple, twin_of(c.owner)).ok();
 }
 
 void TcpEngine::unsteer(const FlowTuple& tuple) {
@@ -86,10 +94,10 @@ Result<TcpConnection*> TcpEngine::connect(const FlowTuple& tuple, const tcp::Tcp
         return Errno{ENOMEM};
     }
     c->in_demux = true;
-    if (!steer(tuple)) {
+    if (const Status steered = steer(tuple, twin_of(owner)); !steered) {
         demux_.remove(tuple);
         arena_.destroy(c);
-        return Errno{EADDRINUSE};
+        return Errno{steered.error() == EEXIST ? EADDRINUSE : steered.error()};
     }
     c->steered = true;
     counters_.connections++;
@@ -160,14 +168,14 @@ void TcpEngine::detach_listener(TcpListener& l) {
         if (target.kind == TcpTarget::Kind::half_open) {
             auto& h = static_cast<TcpHalfOpen&>(target);
             if (h.listener == &l && kept < kMostKept) {
-                h.steered = steer({h.record.local, h.record.remote});
+                h.steered = steer({h.record.local, h.record.remote}, twin_of(l.owner)).ok();
                 kept += h.steered;
             }
         } else if (target.kind == TcpTarget::Kind::connection) {
             auto& c = static_cast<TcpConnection&>(target);
             if (!c.steered && c.tuple.local.port == l.tuple.local.port &&
                 (l.tuple.local.addr.is_any() || c.tuple.local.addr == l.tuple.local.addr))
-                c.steered = steer(c.tuple);
+                c.steered = steer_accepted(c, &l);
         }
     });
     destroy_half_open(l, [](const TcpHalfOpen& h) { return !h.steered; });
@@ -195,13 +203,13 @@ void TcpEngine::forget(TcpConnection& c, Instant now) {
     destroy(c);
 }
 
-Status TcpEngine::take_flow(const FlowTuple& tuple) {
+Status TcpEngine::take_flow(const FlowTuple& tuple, int twin) {
     if (demux_.find_exact(tuple)) return Errno{EADDRINUSE};
     FlowKey key;
     key.local = tuple.local;
     key.remote = tuple.remote;
     key.protocol = IPPROTO_TCP;
-    return shard_.steer(key);
+    return shard_.steer(key, twin);
 }
 
 void TcpEngine::release_flow(const FlowTuple& tuple) { unsteer(tuple); }

@@ -108,6 +108,8 @@ class TcpSink {
     virtual void tcp_acceptable(TcpListener& listener) = 0;
     // What the socket layer attached to an orphan (orphan_token) is free now: the connection is over.
     virtual void tcp_orphan_gone(uint64_t token) = 0;
+    // The descriptor of the socket that owns a connection or listener: shown to whoever steers for the ring.
+    virtual int tcp_twin(void* owner) = 0;
 
   protected:
     ~TcpSink() = default;
@@ -161,7 +163,7 @@ class TcpEngine {
     // Is the tuple free for connect()?
     bool may_connect(const FlowTuple& tuple, Instant now);
     // Active open. The tuple is free and the flow steered by the engine. EADDRNOTAVAIL: in use (TIME_WAIT included, unless
-    // it may be reused); EADDRINUSE from steering; ENOMEM.
+    // it may be reused); EADDRINUSE: steered by somebody else; ENOMEM; else as Ring::steer: the kernel can still serve it.
     Result<TcpConnection*> connect(const FlowTuple& tuple, const tcp::TcpConfig& config,
                                    const TcpPath& path, NetworkMonitor& monitor, void* owner,
                                    Instant now, TcpFirstText* first = nullptr);
@@ -186,7 +188,7 @@ class TcpEngine {
     void divert_strays(TcpStrays* strays) { strays_ = strays; }
     // A connection comes from the kernel, first half: its frames come here from now on, and what the kernel makes for it is
     // dropped. EADDRINUSE: the tuple is known here; else as Shard::steer. The lease is held until adopt() or release_flow().
-    Status take_flow(const FlowTuple& tuple);
+    Status take_flow(const FlowTuple& tuple, int twin);
     void release_flow(const FlowTuple& tuple);
     // Second half, after take_flow(). EINVAL: the snapshot contradicts itself; ENOMEM. The flow is still taken then.
     Result<TcpConnection*> adopt(const FlowTuple& tuple, const tcp::Snapshot& snapshot,
@@ -263,7 +265,10 @@ class TcpEngine {
     void destroy(TcpHalfOpen& h);
     void destroy(TcpRemains& w);
     void tell(TcpConnection& c);
-    bool steer(const FlowTuple& tuple);
+    Status steer(const FlowTuple& tuple, int twin);
+    int twin_of(void* owner) const { return owner && sink_ ? sink_->tcp_twin(owner) : -1; }
+    // A flow of its own for a connection that lives under that of `listener`.
+    bool steer_accepted(const TcpConnection& c, const TcpListener* listener);
     void unsteer(const FlowTuple& tuple);
 
     static TcpSink* sink_;

@@ -283,7 +283,11 @@ void TcpEngine::to_connection(TcpConnection& c, Received& r, Instant now) {
     if (verdict.kind == tcp::Verdict::Drop) drops_.add(verdict.reason);
     if (!c.steer_tried && c.tcb.count.segs_in >= kOwnFlowAfter) {
         c.steer_tried = true;
-        if (!c.steered) c.steered = steer(c.tuple);
+        const TcpTarget* const covers = demux_.lookup(c.tuple.local, Endpoint{});
+        if (!c.steered)
+            c.steered = steer_accepted(c, covers && covers->kind == TcpTarget::Kind::listener
+                                              ? static_cast<const TcpListener*>(covers)
+                                              : nullptr);
     }
     absorb(c, actions, now);
     // Acknowledgements and answers go out once per batch of frames, if the core does not ask for more.
@@ -329,7 +333,7 @@ void TcpEngine::to_listener(TcpListener& l, Received& r, Instant now, Seq iss_ab
     l.state.half_open++;
     counters_.half_open++;
     if (l.detached) {
-        h->steered = steer({r.local, r.remote});
+        h->steered = steer({r.local, r.remote}, twin_of(l.owner)).ok();
         if (!h->steered) return destroy(*h);
     }
     if (verdict.kind == tcp::ListenVerdict::established) return to_half_open(*h, r, now);

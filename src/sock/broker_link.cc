@@ -2,9 +2,10 @@
 
 #include <errno.h>
 
+#include <algorithm>
 #include <atomic>
 
-#include "base/own_fd.h"
+#include "base/log.h"
 #include "broker/client.h"
 #include "broker/spawn.h"
 #include "dev/packet/packet_ring.h"
@@ -21,12 +22,12 @@ std::atomic<Shard*> g_watched[kMostWatched];
 std::atomic<bool> g_dropping{false};
 
 template <class Fn>
-void for_each_tcp(Fn&& fn) {
+void for_each_socket(Fn&& fn) {
     for (unsigned fd = 0; fd < FdTable::high_water(); fd++) {
         if (!maybe_ours(int(fd))) continue;
         ObjectRef ref{int(fd)};
-        if (ref && ref.get()->kind == ObjectKind::tcp)
-            fn(static_cast<TcpSocket&>(*ref.get()), int(fd));
+        if (ref && ref.get()->is_socket())
+            fn(static_cast<Socket&>(static_cast<Pollable&>(*ref.get())), int(fd));
     }
 }
 
@@ -51,6 +52,58 @@ class BrokerMover final : public Mover {
 };
 BrokerMover g_mover;
 
+// The ring's side of the same: a process without the privileges has its flows written by the broker.
+class BrokerKeeper final : public RingKeeper {
+  public:
+    Status open(int ifindex, uint32_t bytes, LentRing& out) override {
+        broker::OpenRing request;
+        request.ifindex = ifindex;
+        request.bytes = std::min(bytes, broker::kMostLentBytes);
+        broker::OpenedRing opened;
+        if (const Status done = broker::open_ring(request, opened); !done) return done;
+        out.data = opened.fds[broker::kDataRing];
+        out.bell = opened.fds[broker::kDoorbell];
+        out.owner = opened.fds[broker::kOwnerPage];
+        out.token = opened.fds[broker::kLifeToken];
+        out.transmit = opened.fds[broker::kTransmitter];
+        out.ingress = opened.fds[broker::kIngressLink];
+        out.egress = opened.fds[broker::kEgressLink];
+        out.slot = opened.slot;
+        out.token_id = opened.token;
+        out.bytes = request.bytes;
+        return {};
+    }
+    Status show(int ifindex, uint32_t slot, uint32_t token, int doorbell) override {
+        broker::ShowRing ring;
+        ring.ifindex = ifindex;
+        ring.slot = slot;
+        ring.token = token;
+        return broker::show_ring(ring, doorbell);
+    }
+    Status steer(uint32_t slot, const FlowKey& key, FlowGate gate, int twin) override {
+        const Status done = broker::steer(flow(slot, key, gate), twin);
+        // connect() has a meaning of its own for that.
+        return done.error() == EADDRNOTAVAIL ? Status(Errno{EACCES}) : done;
+    }
+    void unsteer(uint32_t slot, const FlowKey& key, FlowGate gate) override {
+        broker::unsteer(flow(slot, key, gate));
+    }
+
+  private:
+    static broker::Steer flow(uint32_t slot, const FlowKey& key, FlowGate gate) {
+        broker::Steer s;
+        s.local = broker::to_wire(key.local);
+        if (key.connected()) s.remote = broker::to_wire(key.remote);
+        s.slot = slot;
+        s.gate = gate.number;
+        s.gate_value = gate.value;
+        s.protocol = key.protocol;
+        s.ignore_firewall = Runtime::options().ignore_firewall;
+        return s;
+    }
+};
+BrokerKeeper g_keeper;
+
 }  // namespace
 
 void broker_configure() {
@@ -61,6 +114,7 @@ void broker_configure() {
     config.layout = layout_identity();
     broker::configure(config);
     set_broker_mover(&g_mover);
+    set_ring_keeper(&g_keeper);
 }
 
 void broker_watch(Shard& shard) {
@@ -103,18 +157,49 @@ void broker_before_drop() {
     if (!Runtime::started() || g_dropping.load(std::memory_order_relaxed)) return;
     if (!broker::has_net_admin()) return;
     bool any = !Runtime::shards().empty();
-    for_each_tcp([&](TcpSocket& socket, int) { any = any || socket.is_listener(); });
+    for_each_socket([&](Socket& socket, int) {
+        any = any || !socket.inherited.load(std::memory_order_relaxed) ||
+              (socket.kind == ObjectKind::tcp && static_cast<TcpSocket&>(socket).is_listener());
+    });
     if (!any || g_dropping.exchange(true)) return;
     (void)broker::start();
-    for_each_tcp([](TcpSocket& socket, int fd) {
-        if (!socket.is_listener()) return;
-        broker::prove(fd);
-        // Afterwards no ring can be opened; steering to one that is open needs no privilege.
-        socket.open_rings(fd);
+    const bool kept = broker::reachable();
+    for_each_socket([&](Socket& socket, int fd) {
+        if (socket.kind != ObjectKind::tcp) return;
+        auto& tcp = static_cast<TcpSocket&>(socket);
+        const bool may_listen = socket.state() == SocketState::undecided;
+        if (kept && (tcp.is_listener() || may_listen)) broker::prove(fd);
+        // Without a broker no ring can be opened afterwards; steering to one that is open needs no privilege.
+        if (!kept && tcp.is_listener()) tcp.open_rings(fd);
     });
     guard_packet_rings();
     for (Shard* shard : Runtime::shards()) broker_watch(*shard);
-    if (broker::reachable()) broker::drop_privileges();
+    if (!kept) return;
+    for (Shard* shard : Runtime::shards())
+        if (const Status given = shard->lose_privileges(); !given)
+            vma_log(debug, "broker",
+                    "the ring of interface {} is not kept by the broker (errno {}): the process "
+                    "goes on steering for itself",
+                    shard->ifindex(), given.error());
+    broker::drop_privileges();
+}
+
+Reason reason_of_steering(int error) {
+    switch (error) {
+        case ENOLINK:
+        case EACCES:
+        case EXDEV:
+        case EPERM:
+            return Reason::broker_gone;
+        case EKEYREJECTED:
+            return Reason::broker_policy;
+        case ENETUNREACH:
+            return Reason::ring_failed;
+        case ENOSPC:
+            return Reason::memory;
+        default:
+            return Reason::none;
+    }
 }
 
 void broker_forget_in_child(int kept_door) {

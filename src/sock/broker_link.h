@@ -3,6 +3,7 @@
 // as they are without a broker.
 #pragma once
 
+#include "base/reason.h"
 #include "broker/protocol.h"
 #include "engine/shard.h"
 
@@ -16,6 +17,9 @@ void broker_configure();
 void broker_watch(Shard& shard);
 // The process has a listener, on whose port connections will be its own. Starts the broker.
 void broker_listener(int fd);
+
+// Why the kernel serves a socket whose flow could not be steered (Ring::steer), from the errno.
+Reason reason_of_steering(int error);
 
 // This process is about to give privileges up: what needs them later is arranged now.
 void broker_before_drop();

@@ -210,7 +210,10 @@ Reason TcpSocket::read_in(int fd, Way& way) {
     Shard& shard = *way.shard;
     LeaseGuard lease(shard.lease());
     // From here on what the peer sends waits in the ring, and what the kernel makes for the tuple is dropped.
-    if (const Status taken = shard.tcp().take_flow(tuple); !taken) return reason_of(taken.error());
+    if (const Status taken = shard.tcp().take_flow(tuple, fd); !taken) {
+        const Reason refused = reason_of_steering(taken.error());
+        return refused == Reason::none ? reason_of(taken.error()) : refused;
+    }
     Mover& by = mover();
     RepairImage image;
     if (const Status read = by.checkpoint(fd, image, room.span()); !read) {

@@ -239,7 +239,10 @@ Outcome TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len, TcpFirst
                                                      space_->monitor(), this, now, first);
         if (!connection) {
             phase_.store(Phase::fresh, std::memory_order_release);
-            return Outcome::error(connection.error());
+            const Reason refused = reason_of_steering(connection.error());
+            if (refused == Reason::none) return Outcome::error(connection.error());
+            become_kernel(refused);
+            return Outcome::kernel();
         }
         connection_ = *connection;
         shard_ = shard;

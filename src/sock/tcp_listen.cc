@@ -131,7 +131,10 @@ void TcpSocket::activate_listener(int fd) {
             FlowKey key;
             key.local = {addresses[i], local_.port};
             key.protocol = IPPROTO_TCP;
-            if (!shard->steer(key)) continue;
+            if (const Status taken = shard->steer(key, fd); !taken) {
+                if (why == Reason::none) why = reason_of_steering(taken.error());
+                continue;
+            }
             steered_[steered_count_++] = {shard, key};
             steered++;
         }

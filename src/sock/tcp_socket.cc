@@ -22,6 +22,7 @@ class Sink final : public TcpSink {
         static_cast<TcpSocket*>(listener.owner)->on_acceptable(listener);
     }
     void tcp_orphan_gone(uint64_t token) override { give_port(token); }
+    int tcp_twin(void* owner) override { return static_cast<TcpSocket*>(owner)->fd(); }
 };
 Sink g_sink;
 

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "sock/broker_link.h"
 #include "sock/context.h"
 #include "sock/epoll.h"
 #include "sock/fd_table.h"
@@ -134,7 +135,8 @@ UdpSocket::Presence* UdpSocket::presence_in(Shard& shard) {
 }
 
 bool UdpSocket::be_present(Shard& shard, const Endpoint& local, const Endpoint& remote,
-                           std::span<const IpAddr> addresses, std::span<const Steered> before) {
+                           std::span<const IpAddr> addresses, std::span<const Steered> before,
+                           Reason* why) {
     LeaseGuard guard(shard.lease());
     Presence* presence = presence_in(shard);
     if (presence == nullptr) return false;
@@ -154,7 +156,9 @@ bool UdpSocket::be_present(Shard& shard, const Endpoint& local, const Endpoint& 
         if (std::any_of(steered_.begin(), steered_.begin() + steered_count_, same)) continue;
         // A flow that we have already stays in place: asked for again it would look like somebody else's.
         const bool kept = std::any_of(before.begin(), before.end(), same);
-        if (steered_count_ == kMaxKeys || (!kept && !shard.steer(key))) {
+        const Status taken = kept || steered_count_ == kMaxKeys ? Status() : shard.steer(key, fd());
+        if (steered_count_ == kMaxKeys || !taken) {
+            if (!taken && *why == Reason::none) *why = reason_of_steering(taken.error());
             all = false;
             continue;
         }
@@ -282,7 +286,8 @@ void UdpSocket::decide_receive(int fd) {
                 if (why == Reason::none) why = failed;
                 continue;
             }
-            if (be_present(*shard, local_, remote_, {addresses.data(), n}, {old.data(), old_count}))
+            if (be_present(*shard, local_, remote_, {addresses.data(), n}, {old.data(), old_count},
+                           &why))
                 served++;
             else if (why == Reason::none)
                 why = Reason::flow_taken;

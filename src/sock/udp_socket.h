@@ -105,8 +105,10 @@ class UdpSocket final : public Socket {
     const Rules& decided_by();
     void drop_steering();
     void leave_shards();
+    // Where a flow cannot be steered, *why if it says more than that somebody else has it.
     bool be_present(Shard& shard, const Endpoint& local, const Endpoint& remote,
-                    std::span<const IpAddr> addresses, std::span<const Steered> before);
+                    std::span<const IpAddr> addresses, std::span<const Steered> before,
+                    Reason* why);
     Presence* presence_in(Shard& shard);
     void follow_addresses();
     void become_kernel(Reason why);

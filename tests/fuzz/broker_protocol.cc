@@ -15,6 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (int i = 0; i < 4; i++) {
         SocketFacts f = FakeOperations::tcp(i & 1 ? port : Endpoint{});
         f.connected = f.listening = i == 3;
+        operations.doorbell_of[uint32_t(i + 100)] = kBase + i;
         operations.sockets[kBase + i] = f;
     }
     if (size == 0) return 0;
@@ -44,6 +45,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             const WireSnapshot again = to_wire(*s);
             FUZZ_CHECK(from_wire(again).ok());
         }
+        if (head && head->op == Op::steer && goes_on) {
+            // What is steered is a unicast tuple, into a ring that was opened or shown before.
+            FUZZ_CHECK(can_be_asked(body.steer));
+            if (answer.reply.error == 0) {
+                FUZZ_CHECK(!operations.flows.empty());
+                const Steer& done = operations.flows.back();
+                FUZZ_CHECK(done.slot < operations.next_slot ||
+                           operations.doorbell_of.contains(done.slot));
+                FUZZ_CHECK(from_wire(done.local).port != 0 && done.gate < kGates);
+            }
+        }
+        FUZZ_CHECK(answer.fd_count == 0 || answer.send);
         at += 3 + length;
         if (!goes_on) break;
     }

@@ -1,6 +1,7 @@
 // Operations without a kernel: sockets are what a table says they are, and everything that is asked for is written down.
 #pragma once
 
+#include <cerrno>
 #include <map>
 #include <string>
 #include <vector>
@@ -74,6 +75,36 @@ class FakeOperations final : public Operations {
         held -= list.count < held ? list.count : held;
     }
     void leaving(bool leaves) override { left = leaves; }
+    Status open_ring(const OpenRing& request, OpenedRing& out) override {
+        calls.push_back("open_ring");
+        if (request.ifindex != kInterface) return Errno{ENODEV};
+        out.slot = next_slot++;
+        out.token = 1000 + out.slot;
+        for (unsigned i = 0; i < kRingFds; i++) out.fds[i] = (1 << 21) + int(i);  // never open
+        return {};
+    }
+    Status show_ring(const ShowRing& ring, int doorbell) override {
+        calls.push_back("show_ring");
+        const auto it = doorbell_of.find(ring.slot);
+        return it != doorbell_of.end() && it->second == doorbell ? Status() : Status(Errno{EACCES});
+    }
+    bool has_address(const IpAddr& address) override { return address != kElsewhere; }
+    Status steer(const Steer& flow) override {
+        calls.push_back("steer");
+        if (firewall) return Errno{EKEYREJECTED};
+        flows.push_back(flow);
+        return {};
+    }
+    void unsteer(const Steer& flow) override {
+        calls.push_back("unsteer");
+        unsteered.push_back(flow);
+    }
+    static constexpr int kInterface = 2;
+    static constexpr IpAddr kElsewhere = IpAddr::v4(10, 0, 0, 77);
+    uint32_t next_slot = 1;
+    std::map<uint32_t, int> doorbell_of;
+    bool firewall = false;
+    std::vector<Steer> flows, unsteered;
 
     size_t unacked = 0, unsent = 0, unread = 0;
     uint32_t known = 0;  // RepairOptions::known of the last call

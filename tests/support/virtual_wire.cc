@@ -69,7 +69,7 @@ class VirtualWire::End final : public Ring {
         return n;
     }
 
-    Status steer(const FlowKey& key) override {
+    Status steer(const FlowKey& key, int) override {
         std::lock_guard hold(wire_.mutex_);
         if ((key.protocol != IPPROTO_TCP && key.protocol != IPPROTO_UDP) || key.local.port == 0 ||
             key.local.addr.is_any() || key.local.addr.is_multicast())

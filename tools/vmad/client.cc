@@ -12,6 +12,11 @@
 #include <string>
 
 #include "base/sys.h"
+#include "dev/packet/bpf_calls.h"
+#include "dev/packet/layout.h"
+#include "dev/packet/packet_ring.h"
+#include "engine/kernel_policy.h"
+#include "engine/network_monitor.h"
 #include "engine/salvage.h"
 #include "vmad/socket_facts.h"
 
@@ -24,6 +29,7 @@ namespace {
 
 constexpr unsigned kNetAdmin = 12;
 constexpr size_t kMostLinks = 64;
+static_assert(vma::broker::kSlots == VMA_SLOTS && vma::broker::kGates == VMA_GATES);
 
 // A process as it is now: has it CAP_NET_ADMIN, and in our user namespace?
 bool is_privileged(pid_t pid) {
@@ -44,6 +50,49 @@ bool is_privileged(pid_t pid) {
     fclose(f);
     return effective & (1ull << kNetAdmin);
 }
+
+vma::FlowKey key_of(const vma::broker::Steer& flow) {
+    vma::FlowKey key;
+    key.local = vma::broker::from_wire(flow.local);
+    if (flow.remote.port) key.remote = vma::broker::from_wire(flow.remote);
+    key.protocol = flow.protocol;
+    return key;
+}
+
+// What the network and the kernel's policy of our namespace say. A client without privileges may not read all of that.
+class Policy {
+  public:
+    // Brought up to date. Null: there is no netlink.
+    static Policy* get() {
+        static Policy policy;
+        if (!policy.monitor_) {
+            auto monitor = vma::NetworkMonitor::of_this_namespace();
+            if (!monitor) return nullptr;
+            policy.monitor_ = *monitor;
+            auto opened = vma::KernelPolicy::open();
+            if (opened) policy.kernel_ = std::move(*opened);
+        }
+        policy.monitor_->process();
+        if (policy.kernel_) policy.kernel_->process();
+        return &policy;
+    }
+    auto view() const { return monitor_->view(); }
+    bool allows(const vma::FlowKey& key, int ifindex) const {
+        if (!kernel_) return true;
+        vma::FlowQuery query;
+        query.protocol = key.protocol;
+        query.local = key.local;
+        query.remote = key.remote;
+        query.ifindex = ifindex;
+        // Who opens a TCP connection cannot be told from its flow.
+        if (key.protocol == IPPROTO_TCP && !key.connected()) query.role = vma::FlowRole::passive;
+        return kernel_->check(query, *view()) == vma::Reason::none;
+    }
+
+  private:
+    std::shared_ptr<vma::NetworkMonitor> monitor_;
+    std::unique_ptr<vma::KernelPolicy> kernel_;
+};
 
 int peer_pidfd(int session, pid_t pid) {
     int fd = -1;
@@ -96,10 +145,10 @@ bool Client::serve(unsigned most) {
         // The client may close its own as soon as it is answered, and then no other must be left.
         fds.close_all();
         if (!answer.send) continue;
-        const Fd bytes(answer.fd);
         const auto sent = vma::broker::send_message(
             session_.get(), vma::broker::Op::reply, answer.serial, &answer.reply,
-            sizeof answer.reply, {&answer.fd, answer.fd >= 0 ? 1u : 0u});
+            sizeof answer.reply, {answer.fds, answer.fd_count});
+        for (unsigned k = 0; k < answer.fd_count; k++) vma::sys::close(answer.fds[k]);
         if (!sent) return false;  // who does not read its answers gets none
     }
     return true;
@@ -208,6 +257,73 @@ vma::Status Client::watch(const vma::broker::Watch& w, vma::broker::Fds& fds) {
     estate_.arenas.push_back(std::move(a));
     // Now, because the process may not be able to when it needs it.
     return hook->guard();
+}
+
+const Client::KeptRing* Client::ring(uint32_t slot) const {
+    for (const KeptRing& r : rings_)
+        if (r.slot == slot) return &r;
+    return nullptr;
+}
+
+vma::Status Client::open_ring(const vma::broker::OpenRing& request, vma::broker::OpenedRing& out) {
+    vma::Hook* const hook = hook_on(request.ifindex);
+    if (hook == nullptr) return vma::Errno{EOPNOTSUPP};
+    auto lent = vma::lend_packet_ring(*hook, request.ifindex, request.bytes);
+    if (!lent) return vma::Errno{lent.error()};
+    out.fds[vma::broker::kDataRing] = lent->data;
+    out.fds[vma::broker::kDoorbell] = lent->bell;
+    out.fds[vma::broker::kOwnerPage] = lent->owner;
+    out.fds[vma::broker::kLifeToken] = lent->token;
+    out.fds[vma::broker::kTransmitter] = lent->transmit;
+    out.fds[vma::broker::kIngressLink] = lent->ingress;
+    out.fds[vma::broker::kEgressLink] = lent->egress;
+    out.slot = lent->slot;
+    out.token = lent->token_id;
+    rings_.push_back({lent->slot, lent->token_id, request.ifindex});
+    return {};
+}
+
+vma::Status Client::show_ring(const vma::broker::ShowRing& r, int doorbell) {
+    vma::Hook* const hook = hook_on(r.ifindex);
+    vma::bpf::MapInfo map;
+    if (hook == nullptr || vma::bpf::map_info(doorbell, map) < 0 || !hook->owns(r.slot, r.token) ||
+        !hook->has_doorbell(r.slot, map.id))
+        return vma::Errno{EACCES};
+    rings_.push_back({r.slot, r.token, r.ifindex});
+    return {};
+}
+
+bool Client::has_address(const vma::IpAddr& address) {
+    const auto* policy = Policy::get();
+    return policy != nullptr && policy->view()->is_local(address);
+}
+
+vma::Status Client::steer(const vma::broker::Steer& flow) {
+    const KeptRing* const kept = ring(flow.slot);
+    vma::Hook* const hook = kept ? hook_on(kept->ifindex) : nullptr;
+    if (hook == nullptr) return vma::Errno{EACCES};
+    const vma::FlowKey key = key_of(flow);
+    if (!flow.ignore_firewall && !Policy::get()->allows(key, kept->ifindex))
+        return vma::Errno{EKEYREJECTED};
+    const vma::FlowGate gate{flow.gate, flow.gate_value};
+    return hook->steer(flow.slot, key, &gate);
+}
+
+void Client::unsteer(const vma::broker::Steer& flow) {
+    const KeptRing* const kept = ring(flow.slot);
+    vma::Hook* const hook = kept ? hook_on(kept->ifindex) : nullptr;
+    const vma::FlowGate gate{flow.gate, flow.gate_value};
+    if (hook) (void)hook->unsteer(flow.slot, key_of(flow), &gate);
+}
+
+void Client::bury_rings() {
+    for (const KeptRing& r : rings_) {
+        bool rescued = false;
+        for (const WatchedArena& a : estate_.arenas) rescued = rescued || a.facts.slot == r.slot;
+        if (rescued) continue;
+        if (vma::Hook* hook = hook_on(r.ifindex)) hook->bury(r.slot, r.token);
+    }
+    rings_.clear();
 }
 
 vma::Status Client::hold(const vma::broker::HeldList& list, vma::broker::Fds& fds) {

@@ -28,9 +28,11 @@ class Client final : public vma::broker::Operations {
     bool serve(unsigned most);
     bool trusted() const { return dispatcher_.trusted(); }
     bool leaving() const { return leaving_; }
-    bool has_estate() const { return !estate_.arenas.empty(); }
+    bool has_estate() const { return !estate_.arenas.empty() || !rings_.empty(); }
     // Its end: what it left. The client serves no more.
     Estate take_estate();
+    // The process is dead, or its memory is gone with exec: rings of it that no rescue looks after are given to the kernel.
+    void bury_rings();
 
     vma::broker::SocketFacts inspect(int fd) override;
     uint64_t netns_cookie() override;
@@ -48,14 +50,27 @@ class Client final : public vma::broker::Operations {
     vma::Status hold(const vma::broker::HeldList& list, vma::broker::Fds& fds) override;
     void drop(const vma::broker::HeldList& list) override;
     void leaving(bool leaves) override { leaving_ = leaves; }
+    vma::Status open_ring(const vma::broker::OpenRing& request,
+                          vma::broker::OpenedRing& out) override;
+    vma::Status show_ring(const vma::broker::ShowRing& ring, int doorbell) override;
+    bool has_address(const vma::IpAddr& address) override;
+    vma::Status steer(const vma::broker::Steer& flow) override;
+    void unsteer(const vma::broker::Steer& flow) override;
 
   private:
+    struct KeptRing {
+        uint32_t slot = 0, token = 0;
+        int ifindex = 0;
+    };
+
     Client(int session, int pidfd, pid_t pid, bool trusted);
+    const KeptRing* ring(uint32_t slot) const;
     Fd session_, pidfd_;
     const pid_t pid_;
     bool leaving_ = false;
     vma::broker::Dispatcher dispatcher_;
     Estate estate_;
+    std::vector<KeptRing> rings_;
 };
 
 // The hook of the broker's network namespace, with links on interface `ifindex`. Null: there is none to share.

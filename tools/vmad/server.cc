@@ -109,6 +109,7 @@ void Server::end(uint32_t id, bool rescue) {
     const auto it = clients_.find(id);
     std::unique_ptr<Client> client = std::move(it->second);
     clients_.erase(it);
+    if (rescue) client->bury_rings();
     Estate estate = client->take_estate();
     const pid_t pid = client->pid();
     client.reset();

@@ -50,11 +50,12 @@ vma::broker::SocketFacts socket_facts(int fd) {
         if (vma::sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0) info.tcpi_state = 1;
         f.listening = info.tcpi_state == kTcpListen;
         f.connected = info.tcpi_state != kTcpClose;
-    } else {
-        sockaddr_in peer{};
-        len = sizeof peer;
-        f.connected = vma::sys::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &len) == 0;
     }
+    sockaddr_storage peer{};
+    len = sizeof peer;
+    const bool has_peer = vma::sys::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &len) == 0;
+    if (!f.tcp) f.connected = has_peer;
+    if (has_peer) vma::Endpoint::from_sockaddr(reinterpret_cast<sockaddr*>(&peer), len, f.remote);
     return f;
 }
 

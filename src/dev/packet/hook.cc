@@ -1,5 +1,6 @@
 #include "dev/packet/hook.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/bpf.h>
 #include <pthread.h>
@@ -102,6 +103,12 @@ Status PrivateMapping::map(int fd, size_t bytes, int protection, uint64_t offset
     return {};
 }
 
+void PrivateMapping::become_zeros() {
+    if (at_ == nullptr) return;
+    sys::mmap(at_, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    sys::raw(SYS_madvise, sys::ptr(at_), long(bytes_), MADV_DONTFORK);
+}
+
 void PrivateMapping::reset() {
     if (at_) sys::munmap(at_, bytes_);
     at_ = nullptr;
@@ -196,6 +203,8 @@ void Hook::guard_all() {
 
 // Joins or creates the hook if this process has none yet, and puts the receive program onto the interface.
 Status Hook::start(int ifindex, std::string* why, Meanwhile meanwhile) {
+    // A second life token would be the end of the rings that have the first.
+    if (left()) return fail(why, EPERM, "the process has given up its privileges");
     Companion companion(*this, meanwhile);
     Status s;
     {
@@ -240,7 +249,8 @@ Status Hook::load(std::string* why) {
     bpf::program_info(fds.rx, rx);
     bpf::program_info(fds.tx, tx);
     const Status moved[] = {flows_.adopt(fds.flows), rings_.adopt(fds.rings),
-                            rx_program_.adopt(fds.rx), tx_program_.adopt(fds.tx)};
+                            owners_.adopt(fds.owners), rx_program_.adopt(fds.rx),
+                            tx_program_.adopt(fds.tx)};
     if (!mapped) return fail(why, mapped.error(), "mapping the BPF tables failed");
     for (const Status& s : moved)
         if (!s) return fail(why, s.error(), "no descriptor left for the BPF maps");
@@ -299,7 +309,7 @@ bool Hook::join_program(uint32_t program_id) {
         sys::close(rx);
         return false;
     }
-    int slots = -1, ports = -1, flows = -1, rings = -1;
+    int slots = -1, ports = -1, flows = -1, rings = -1, owners = -1;
     for (uint32_t i = 0; i < info.map_count; ++i) {
         const int fd = bpf::map_by_id(info.maps[i]);
         bpf::MapInfo m;
@@ -313,13 +323,15 @@ bool Hook::join_program(uint32_t program_id) {
             if (!std::strcmp(m.name, "vma_flows") && m.key_size == sizeof(vma_flow_key))
                 to = &flows;
             if (!std::strcmp(m.name, "vma_rings") && m.entries == VMA_RING_TABLE) to = &rings;
+            if (!std::strcmp(m.name, "vma_owners") && m.entries == VMA_SLOTS) to = &owners;
         }
         if (to && *to < 0)
             *to = fd;
         else
             sys::close(fd);
     }
-    bool ok = slots >= 0 && ports >= 0 && flows >= 0 && rings >= 0 && map_tables(slots, ports).ok();
+    bool ok = slots >= 0 && ports >= 0 && flows >= 0 && rings >= 0 && owners >= 0 &&
+              map_tables(slots, ports).ok();
     ok = ok && std::atomic_ref(head().magic).load(std::memory_order_acquire) == VMA_HOOK_MAGIC &&
          head().version == VMA_HOOK_VERSION && head().rx_program == program_id;
     const int tx = ok ? bpf::program_by_id(head().tx_program) : -1;
@@ -327,15 +339,16 @@ bool Hook::join_program(uint32_t program_id) {
     if (slots >= 0) sys::close(slots);
     if (ports >= 0) sys::close(ports);
     if (ok) {
-        const Status moved[] = {flows_.adopt(flows), rings_.adopt(rings), rx_program_.adopt(rx),
-                                tx_program_.adopt(tx)};
+        const Status moved[] = {flows_.adopt(flows), rings_.adopt(rings), owners_.adopt(owners),
+                                rx_program_.adopt(rx), tx_program_.adopt(tx)};
         for (const Status& s : moved) ok = ok && s.ok();
     } else {
-        for (int fd : {flows, rings, rx, tx})
+        for (int fd : {flows, rings, owners, rx, tx})
             if (fd >= 0) sys::close(fd);
     }
     if (!ok) {
-        flows_.reset(), rings_.reset(), rx_program_.reset(), tx_program_.reset();
+        flows_.reset(), rings_.reset(), owners_.reset();
+        rx_program_.reset(), tx_program_.reset();
         slots_map_.reset(), ports_map_.reset(), token_map_.reset();
         slots_ = nullptr;
         ports_ = nullptr;
@@ -368,6 +381,13 @@ Status Hook::ensure_link(int ifindex, uint32_t type, int program, uint32_t progr
     place->ifindex = ifindex;
     place->type = type;
     return {};
+}
+
+int Hook::link_on(int ifindex, uint32_t type) const {
+    for (const Link& l : links_)
+        if (l.fd.valid() && l.ifindex == ifindex && l.type == type)
+            return sys::fcntl(l.fd.fd(), F_DUPFD_CLOEXEC, 3);
+    return -ENOENT;
 }
 
 // Called with the tables locked.

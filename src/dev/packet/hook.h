@@ -14,13 +14,13 @@
 #pragma once
 
 #include <atomic>
-
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "base/own_fd.h"
 #include "base/result.h"
+#include "dev/packet/keeper.h"
 #include "dev/packet/layout.h"
 #include "dev/ring.h"
 
@@ -36,12 +36,19 @@ class PrivateMapping {
     Status map(int fd, size_t bytes, int protection, uint64_t offset, bool populate = false);
     void reset();
     void forget() { at_ = nullptr; }  // in a forked child, where it does not exist
+    // Zeros in its place, without a moment in which nothing is there: for readers on other threads.
+    void become_zeros();
     uint8_t* at() const { return at_; }
 
   private:
     uint8_t* at_ = nullptr;
     size_t bytes_ = 0;
 };
+
+class Gates;
+
+// Can it be a flow of a hook: a unicast IPv4 TCP or UDP tuple?
+bool can_be_flow(const FlowKey& key);
 
 class Hook {
   public:
@@ -62,7 +69,11 @@ class Hook {
     uint64_t cookie() const { return cookie_; }
 
     // A free slot whose data and doorbell ring these are (descriptors stay the caller's). ENOSPC: all taken.
-    Result<uint32_t> claim(int data_ring, int doorbell_ring);
+    Result<uint32_t> claim(int data_ring, int doorbell_ring) {
+        return claim(data_ring, doorbell_ring, -1, token_);
+    }
+    // The same for another process, whose life token is `token` and whose owner page is `owner_page` (-1: it has none).
+    Result<uint32_t> claim(int data_ring, int doorbell_ring, int owner_page, uint32_t token);
     // Takes out every flow of the slot, then frees it. The last slot of this process is left to the others' sweep, which
     // finds its owner gone: freeing it waits for two grace periods, which a process that ends need not see.
     void release(uint32_t slot);
@@ -70,9 +81,23 @@ class Hook {
 
     // EEXIST: steered already. ENOSPC: table full. EINVAL: not a unicast IPv4 TCP or UDP tuple. ENETUNREACH: the first TCP flow
     // needs the egress guard on every interface, and that could not be attached.
-    Status steer(uint32_t slot, const FlowKey& key);
-    // Only a flow of this slot; false when there is none.
-    bool unsteer(uint32_t slot, const FlowKey& key);
+    // `gate`: for the owner of a slot that has an owner page; replaces what it has for this tuple under another gate.
+    Status steer(uint32_t slot, const FlowKey& key, const FlowGate* gate = nullptr);
+    // Only a flow of this slot (and gate); false when there is none.
+    bool unsteer(uint32_t slot, const FlowKey& key, const FlowGate* gate = nullptr);
+
+    // ---- A process that is about to lose its privileges
+    // The slot gets an owner page, and every flow of it a gate. After this no program runs any more that has seen a flow
+    // of the slot without one. On failure all is as before.
+    Status gate_flows(uint32_t slot, int owner_page, Gates& gates);
+    // One of the rings of this process does without the hook from now on. With the last one the process gives up what it
+    // could write the tables with; it keeps the programs on their interfaces alive, and its life token.
+    void leave_to_keeper();
+    bool left() const { return left_.load(std::memory_order_acquire); }
+    // The link that holds a program on an interface, as a descriptor of the caller's; -errno.
+    int link_on(int ifindex, uint32_t type) const;
+    // Is that map the doorbell of the slot?
+    bool has_doorbell(uint32_t slot, uint32_t map_id) const;
 
     uint32_t token() const { return token_; }
 
@@ -116,10 +141,16 @@ class Hook {
     Status ensure_link(int ifindex, uint32_t type, int program, uint32_t program_id);
     Status ensure_guard();
     bool owner_is_dead(uint32_t owner) const;
+    unsigned sweep_tables();
     bool lock_tables();
     void unlock_tables();
     void drop_flows(const bool* dead_slots, bool free_slots = true);
     void count_port(const vma_flow_key& key, int32_t by);
+    bool is_stale(const vma_flow& flow) const;
+    bool reclaim(uint32_t slot, const vma_flow_key& key, const vma_flow& wanted);
+    // Between the two, the tables are there. False: they are given up.
+    bool enter();
+    void leave() { inside_.fetch_sub(1); }
     vma_hook_head& head() { return *reinterpret_cast<vma_hook_head*>(&slots_[0]); }
 
     template <class Fn>
@@ -130,7 +161,10 @@ class Hook {
         0};  // rings, and threads in sweep_all() or guard_all(); changed under the registry's lock
     uint32_t token_ = 0;
     bool shared_ = false;
-    OwnFd namespace_, flows_, rings_, rx_program_, tx_program_;
+    unsigned kept_ = 0;  // rings that do without
+    std::atomic<bool> left_{false};
+    std::atomic<uint32_t> inside_{0};
+    OwnFd namespace_, flows_, rings_, owners_, rx_program_, tx_program_;
     PrivateMapping slots_map_, ports_map_, token_map_;
     vma_slot* slots_ = nullptr;
     vma_ports* ports_ = nullptr;

@@ -4,9 +4,13 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <memory>
+#include <new>
+#include <vector>
 
 #include "base/sys.h"
 #include "dev/packet/bpf_calls.h"
+#include "dev/packet/gates.h"
 #include "dev/packet/hook.h"
 
 namespace vma {
@@ -31,19 +35,33 @@ Result<vma_flow_key> to_key(const FlowKey& key) {
     return k;
 }
 
+FlowKey from_key(const vma_flow_key& k) {
+    FlowKey key;
+    key.local = {IpAddr::v6_bytes(k.local, 0), __builtin_bswap16(k.local_port)};
+    if (k.remote_port)
+        key.remote = {IpAddr::v6_bytes(k.remote, 0), __builtin_bswap16(k.remote_port)};
+    key.protocol = k.protocol;
+    return key;
+}
+
+constexpr int kMembarrierGlobal = 1;  // waits until whatever runs under RCU now has ended
+
 }  // namespace
 
-Result<uint32_t> Hook::claim(int data_ring, int doorbell_ring) {
+bool can_be_flow(const FlowKey& key) { return to_key(key).ok(); }
+
+Result<uint32_t> Hook::claim(int data_ring, int doorbell_ring, int owner_page, uint32_t token) {
     for (uint32_t n = 1; n < VMA_SLOTS; ++n) {
         vma_slot& s = slots_[n];
         uint32_t free = 0;
-        if (!std::atomic_ref(s.owner).compare_exchange_strong(free, token_)) continue;
+        if (!std::atomic_ref(s.owner).compare_exchange_strong(free, token)) continue;
         s.sleeping = 0;
         s.dropped_full = s.dropped_long = s.doorbells = 0;
         s.pid = uint32_t(sys::getpid());
         const uint32_t keys[2] = {2 * n, 2 * n + 1};
         const int32_t fds[2] = {data_ring, doorbell_ring};
-        const int r = bpf::update_batch(rings_.fd(), keys, fds, 2);
+        int r = owner_page < 0 ? 0 : bpf::update(owners_.fd(), &n, &owner_page, BPF_ANY);
+        if (r == 0) r = bpf::update_batch(rings_.fd(), keys, fds, 2);
         if (r == 0) return n;
         std::atomic_ref(s.owner).store(0);
         return Errno{-r};
@@ -80,16 +98,24 @@ void Hook::drop_flows(const bool* slots, bool free_slots) {
         const uint32_t keys[2] = {2 * n, 2 * n + 1};
         bpf::erase(rings_.fd(), &keys[0]);
         bpf::erase(rings_.fd(), &keys[1]);
+        bpf::erase(owners_.fd(), &n);
         std::atomic_ref(slots_[n].owner).store(0);
     }
 }
 
 Status Hook::guard() {
-    if (std::atomic_ref(head().guarded).load() != 0) return {};
-    if (!lock_tables()) return Errno{EBUSY};
-    const Status s = ensure_guard();
-    if (s) std::atomic_ref(head().guarded).store(1);
-    unlock_tables();
+    if (!enter()) return Errno{EPERM};
+    Status s;
+    if (std::atomic_ref(head().guarded).load() == 0) {
+        if (lock_tables()) {
+            s = ensure_guard();
+            if (s) std::atomic_ref(head().guarded).store(1);
+            unlock_tables();
+        } else {
+            s = Errno{EBUSY};
+        }
+    }
+    leave();
     return s;
 }
 
@@ -128,28 +154,135 @@ void Hook::count_port(const vma_flow_key& key, int32_t by) {
     std::atomic_ref(count).fetch_add(uint32_t(by));
 }
 
-Status Hook::steer(uint32_t slot, const FlowKey& key) {
+bool Hook::enter() {
+    inside_.fetch_add(1);
+    if (!left_.load()) return true;
+    leave();
+    return false;
+}
+
+void Hook::leave_to_keeper() {
+    unsigned rings = 0;
+    for (uint32_t n = 1; n < VMA_SLOTS; ++n) rings += owns(n, token_);
+    if (++kept_ < rings) return;
+    left_.store(true);
+    // Who sweeps the tables meanwhile holds their lock.
+    while (inside_.load() != 0) sys::raw(SYS_sched_yield);
+    flows_.reset(), rings_.reset(), owners_.reset(), rx_program_.reset(), tx_program_.reset();
+    slots_map_.become_zeros();
+    ports_map_.become_zeros();
+}
+
+bool Hook::has_doorbell(uint32_t slot, uint32_t map_id) const {
+    const uint32_t key = 2 * slot + 1;
+    uint32_t id = 0;
+    return slot != 0 && slot < VMA_SLOTS && map_id != 0 &&
+           bpf::lookup(rings_.fd(), &key, &id) == 0 && id == map_id;
+}
+
+Status Hook::gate_flows(uint32_t slot, int owner_page, Gates& gates) {
+    if (const int r = bpf::update(owners_.fd(), &slot, &owner_page, BPF_ANY); r < 0)
+        return Errno{-r};
+    vma_owner& page = gates.page();
+    const vma_slot& s = slots_[slot];
+    page.dropped_full = s.dropped_full;
+    page.dropped_long = s.dropped_long;
+    page.doorbells = s.doorbells;
+    page.sleeping = 1;  // somebody may sleep: one ring of the doorbell too many does no harm
+    struct Found {
+        vma_flow_key key;
+        vma_flow flow;
+    };
+    std::vector<Found> found;
+    vma_flow_key next;
+    int r = bpf::next_key(flows_.fd(), nullptr, &next);
+    for (unsigned steps = 0; r == 0 && steps < 4 * VMA_FLOWS; ++steps) {
+        Found f{next, {}};
+        r = bpf::next_key(flows_.fd(), &f.key, &next);
+        if (bpf::lookup(flows_.fd(), &f.key, &f.flow) != 0 || f.flow.slot != slot ||
+            f.flow.generation != s.generation || (f.flow.flags & VMA_FLOW_GATED))
+            continue;
+        const auto gate = gates.open(from_key(f.key));
+        if (!gate && gate.error() == EEXIST) continue;  // the walk began again
+        if (!gate) return Errno{gate.error()};
+        f.flow.gate = gate->number;
+        f.flow.gate_value = gate->value;
+        found.push_back(f);
+    }
+    int failed = 0;
+    size_t done = 0;
+    for (; done < found.size() && failed == 0; done++) {
+        found[done].flow.flags |= VMA_FLOW_GATED;
+        failed = bpf::update(flows_.fd(), &found[done].key, &found[done].flow, BPF_EXIST);
+    }
+    if (failed < 0) {
+        while (done-- > 0) {
+            found[done].flow.flags &= ~VMA_FLOW_GATED;
+            bpf::update(flows_.fd(), &found[done].key, &found[done].flow, BPF_EXIST);
+        }
+        return Errno{-failed};
+    }
+    if (!found.empty()) sys::raw(SYS_membarrier, kMembarrierGlobal, 0, 0);
+    return {};
+}
+
+// Has the owner of the flow given it up? Its entry is then only in the way.
+bool Hook::is_stale(const vma_flow& flow) const {
+    if (flow.slot >= VMA_SLOTS) return false;
+    if (std::atomic_ref(slots_[flow.slot].generation).load() != flow.generation) return true;
+    if (!(flow.flags & VMA_FLOW_GATED)) return false;
+    uint32_t id = 0, zero = 0;
+    if (bpf::lookup(owners_.fd(), &flow.slot, &id) != 0) return false;
+    const int page = bpf::map_by_id(id);
+    if (page < 0) return false;
+    const std::unique_ptr<vma_owner> owner(new (std::nothrow) vma_owner);
+    const bool read = owner && bpf::lookup(page, &zero, owner.get()) == 0;
+    sys::close(page);
+    return read && owner->gates[flow.gate & (VMA_GATES - 1)] != flow.gate_value;
+}
+
+// Puts `wanted` in the place of an entry that does not count any more.
+bool Hook::reclaim(uint32_t slot, const vma_flow_key& key, const vma_flow& wanted) {
+    vma_flow there;
+    if (bpf::lookup(flows_.fd(), &key, &there) != 0) return false;
+    // The owner of gates knows which flows it has: what is there of its own is left over.
+    const bool own = there.slot == slot && (there.flags & wanted.flags & VMA_FLOW_GATED);
+    if (!own && !is_stale(there)) return false;
+    if (bpf::erase(flows_.fd(), &key) == 0) count_port(key, -1);
+    return bpf::update(flows_.fd(), &key, &wanted, BPF_NOEXIST) == 0;
+}
+
+Status Hook::steer(uint32_t slot, const FlowKey& key, const FlowGate* gate) {
     const auto k = to_key(key);
     if (!k) return Errno{k.error()};
     const bool guarded = key.protocol == IPPROTO_TCP;
     if (guarded) {
         if (const Status s = this->guard(); !s) return s;
     }
-    const vma_flow flow{slot, slots_[slot].generation, guarded ? VMA_FLOW_GUARDED : 0, 0};
+    vma_flow flow{slot, slots_[slot].generation, guarded ? VMA_FLOW_GUARDED : 0, 0, 0, 0};
+    if (gate) {
+        flow.flags |= VMA_FLOW_GATED;
+        flow.gate = gate->number;
+        flow.gate_value = gate->value;
+    }
     // Counted before it can match, so that no frame of it is rejected early.
     count_port(*k, 1);
     int r = bpf::update(flows_.fd(), &*k, &flow, BPF_NOEXIST);
     if (r == -EEXIST && sweep() != 0) r = bpf::update(flows_.fd(), &*k, &flow, BPF_NOEXIST);
+    if (r == -EEXIST && reclaim(slot, *k, flow)) r = 0;
     if (r == 0) return {};
     count_port(*k, -1);
     return Errno{r == -E2BIG ? ENOSPC : -r};
 }
 
-bool Hook::unsteer(uint32_t slot, const FlowKey& key) {
+bool Hook::unsteer(uint32_t slot, const FlowKey& key, const FlowGate* gate) {
     const auto k = to_key(key);
     vma_flow flow;
     if (!k || bpf::lookup(flows_.fd(), &*k, &flow) != 0) return false;
     if (flow.slot != slot || flow.generation != slots_[slot].generation) return false;
+    if (gate && (!(flow.flags & VMA_FLOW_GATED) || flow.gate != gate->number ||
+                 flow.gate_value != gate->value))
+        return false;
     if (bpf::erase(flows_.fd(), &*k) != 0) return false;
     count_port(*k, -1);
     return true;
@@ -175,6 +308,13 @@ bool Hook::lock_tables() {
 void Hook::unlock_tables() { std::atomic_ref(head().lock).store(0); }
 
 unsigned Hook::sweep() {
+    if (!enter()) return 0;
+    const unsigned count = sweep_tables();
+    leave();
+    return count;
+}
+
+unsigned Hook::sweep_tables() {
     bool dead[VMA_SLOTS] = {};
     unsigned count = 0;
     uint32_t last_alive = token_, last_dead = 0;

@@ -5,7 +5,7 @@
 #include <linux/types.h>
 
 #define VMA_HOOK_MAGIC 0x766d6172u /* "vmar" */
-#define VMA_HOOK_VERSION 2u
+#define VMA_HOOK_VERSION 3u
 
 /* Slots 1..VMA_SLOTS-1 are rings; entry 0 of the slot table is the hook's head. */
 #define VMA_SLOTS 512
@@ -13,7 +13,12 @@
 /* Entry 2*slot of the ring table is the data ring, 2*slot+1 its doorbell. */
 #define VMA_RING_TABLE (2 * VMA_SLOTS)
 
+/* Gates of one ring's owner page: how many flows a ring can have that somebody else writes for it. A power of two. */
+#define VMA_GATES 16384
+
 #define VMA_FLOW_GUARDED 1u /* the egress guard drops what the kernel sends for this tuple */
+#define VMA_FLOW_GATED \
+    2u /* counts only while its gate, in the owner page of the slot, has the value gate_value */
 
 /* Addresses in the form of IpAddr::bytes (IPv4 mapped into IPv6), ports in network order. remote all zero: any. */
 struct vma_flow_key {
@@ -30,6 +35,8 @@ struct vma_flow {
     __u32 slot;
     __u32 generation;
     __u32 flags;
+    __u32 gate; /* the last three: of gated flows */
+    __u32 gate_value;
     __u32 zero;
 };
 
@@ -45,6 +52,19 @@ struct vma_slot {
     __u64 dropped_long;
     __u64 doorbells;
     __u64 zero2[5];
+};
+
+/* What the owner of a ring has in place of the tables when it may not write them (it has given up its privileges, or never
+ * had them; a broker writes the flows): a map of its own, by slot in vma_owners. It takes a flow back by changing the gate's
+ * value, without asking anybody. `sleeping` and the counters are the slot's. */
+struct vma_owner {
+    __u32 sleeping;
+    __u32 zero[15];
+    __u64 dropped_full;
+    __u64 dropped_long;
+    __u64 doorbells;
+    __u64 zero2[5];
+    __u32 gates[VMA_GATES];
 };
 
 /* Lies over entry 0 of the slot table. */
@@ -85,6 +105,7 @@ struct vma_frame_meta {
 #define VMA_SUM_PARTIAL 3
 
 #ifdef __cplusplus
-static_assert(sizeof(vma_flow_key) == 40 && sizeof(vma_flow) == 16 && sizeof(vma_slot) == 128 &&
-              sizeof(vma_hook_head) <= sizeof(vma_slot) && sizeof(vma_frame_meta) == 16);
+static_assert(sizeof(vma_flow_key) == 40 && sizeof(vma_flow) == 24 && sizeof(vma_slot) == 128 &&
+              sizeof(vma_hook_head) <= sizeof(vma_slot) &&
+              sizeof(vma_owner) == 128 + 4 * VMA_GATES && sizeof(vma_frame_meta) == 16);
 #endif

@@ -1,5 +1,6 @@
 #include "dev/packet/packet_ring.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/bpf.h>
 #include <sys/mman.h>
@@ -10,9 +11,11 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <utility>
 
 #include "base/sys.h"
 #include "dev/packet/bpf_calls.h"
+#include "dev/packet/gates.h"
 #include "dev/packet/hook.h"
 #include "dev/packet/interfaces.h"
 #include "dev/packet/receive.h"
@@ -21,33 +24,72 @@
 namespace vma {
 namespace {
 
+std::atomic<RingKeeper*> g_keeper{nullptr};
+
+uint32_t usable_bytes(uint32_t wanted) {
+    if (wanted < kLeastRingBytes) return kLeastRingBytes;
+    return wanted > (1u << 30) ? 1u << 30 : std::bit_ceil(wanted);
+}
+
+Status check_interface(int ifindex, std::string* why) {
+    const auto interfaces = list_interfaces();
+    if (!interfaces) {
+        *why = fmt::format("listing the interfaces failed: errno {}", interfaces.error());
+        return Errno{interfaces.error()};
+    }
+    const InterfaceBrief* found = nullptr;
+    for (const InterfaceBrief& i : *interfaces)
+        if (i.ifindex == ifindex) found = &i;
+    if (found && found->type == 1) return {};
+    *why = fmt::format("interface {} {}", ifindex, found ? "is not Ethernet" : "does not exist");
+    return Errno{found ? EINVAL : ENODEV};
+}
+
+int create_owner_page() {
+    return bpf::create_map(BPF_MAP_TYPE_ARRAY, "vma_owner", 4, sizeof(vma_owner), 1,
+                           BPF_F_MMAPABLE);
+}
+
 class PacketRing final : public Ring {
   public:
     ~PacketRing() override;
     Status open(const PacketRingConfig& config, std::string* why);
+    Status open_lent(const PacketRingConfig& config, std::string* why);
 
     const RingCaps& caps() const override { return caps_; }
     unsigned recv(std::span<Packet> out) override;
     unsigned send(std::span<const TxFrame> frames, int* why) override;
-    Status steer(const FlowKey& key) override { return hook_->steer(slot_, key); }
-    void unsteer(const FlowKey& key) override { (void)hook_->unsteer(slot_, key); }
+    Status steer(const FlowKey& key, int twin) override;
+    void unsteer(const FlowKey& key) override;
+    Status lose_privileges() override;
     int wake_fd() const override { return doorbell_.fd(); }
     bool arm() override;
     void disarm() override;
     RingCounters counters() const override;
     RingEstate estate() const override {
-        return {slot_, hook_->token(), receiver_.data_address(), receiver_.data_bytes()};
+        return {slot_, token_, receiver_.data_address(), receiver_.data_bytes()};
     }
 
   private:
     Status open_rings(Hook& hook, const PacketRingConfig& config, std::string* why);
     vma_slot& slot() const { return hook_->slot(slot_); }
+    std::atomic_ref<uint32_t> sleeping() const {
+        vma_owner* const page = page_.load(std::memory_order_relaxed);
+        return std::atomic_ref(page ? page->sleeping : slot().sleeping);
+    }
+    void set_caps(uint32_t mtu);
+    Status map_doorbell(int bell);
     void silence_doorbell();
 
     RingCaps caps_;
     int pid_ = 0;
-    Hook* hook_ = nullptr;
-    uint32_t slot_ = 0;
+    Hook* hook_ = nullptr;  // null: lent
+    uint32_t slot_ = 0, token_ = 0;
+    int ifindex_ = 0;
+    Gates gates_;
+    std::atomic<vma_owner*> page_{nullptr};  // of gates_: somebody else steers
+    PrivateMapping token_map_;               // lent: the life token
+    OwnFd ingress_, egress_;                 // lent: what keeps the programs on the interface
     OwnFd doorbell_;
     PrivateMapping bell_consumer_, bell_producer_;
     Receiver receiver_;
@@ -60,27 +102,21 @@ PacketRing::~PacketRing() {
         receiver_.forget();
         bell_consumer_.forget();
         bell_producer_.forget();
+        gates_.forget();
+        token_map_.forget();
         return;
     }
-    if (slot_) hook_->release(slot_);
+    if (page_.load())
+        gates_.shut_all();  // the slot goes with the life token
+    else if (slot_)
+        hook_->release(slot_);
     if (hook_) hook_->close();
 }
 
 Status PacketRing::open(const PacketRingConfig& config, std::string* why) {
     pid_ = sys::getpid();
-    const auto interfaces = list_interfaces();
-    if (!interfaces) {
-        *why = fmt::format("listing the interfaces failed: errno {}", interfaces.error());
-        return Errno{interfaces.error()};
-    }
-    const InterfaceBrief* found = nullptr;
-    for (const InterfaceBrief& i : *interfaces)
-        if (i.ifindex == config.ifindex) found = &i;
-    if (!found || found->type != 1) {
-        *why = fmt::format("interface {} {}", config.ifindex,
-                           found ? "is not Ethernet" : "does not exist");
-        return Errno{found ? EINVAL : ENODEV};
-    }
+    ifindex_ = config.ifindex;
+    if (Status s = check_interface(config.ifindex, why); !s) return s;
     if (Status s = transmitter_.open(config.ifindex, why); !s) return s;
     struct Rings {
         PacketRing* ring;
@@ -103,17 +139,62 @@ Status PacketRing::open(const PacketRingConfig& config, std::string* why) {
         *why = std::move(rings.why);
         return rings.opened;
     }
-    caps_.mtu = config.mtu;
-    caps_.max_gso_bytes = Transmitter::kMostFrameBytes - 14;
-    caps_.max_gso_segments = Transmitter::kMostSegments;
-    caps_.tx_checksum = caps_.rx_checksum = caps_.udp_gso = caps_.zero_copy_receive = true;
+    token_ = hook_->token();
+    set_caps(config.mtu);
     return {};
 }
 
+// What another process has opened; its privileges are in the descriptors.
+Status PacketRing::open_lent(const PacketRingConfig& config, std::string* why) {
+    pid_ = sys::getpid();
+    ifindex_ = config.ifindex;
+    RingKeeper* const keeper = ring_keeper();
+    if (keeper == nullptr) {
+        *why = "there is no broker to open the ring";
+        return Errno{EPERM};
+    }
+    if (Status s = check_interface(config.ifindex, why); !s) return s;
+    LentRing lent;
+    if (Status s = keeper->open(config.ifindex, usable_bytes(config.ring_bytes), lent); !s) {
+        *why = fmt::format("the broker opens no ring: errno {}", s.error());
+        return s;
+    }
+    // First what makes it ours: from then on others see that its owner lives.
+    Status s = token_map_.map(lent.token, 4096, PROT_READ, 0);
+    if (s) s = gates_.map(lent.owner);
+    if (s) s = receiver_.open(lent.data, lent.bytes, *config.pool);
+    if (s) s = map_doorbell(std::exchange(lent.bell, -1));
+    if (s) s = transmitter_.adopt(std::exchange(lent.transmit, -1));
+    if (s) s = ingress_.adopt(std::exchange(lent.ingress, -1));
+    if (s) s = egress_.adopt(std::exchange(lent.egress, -1));
+    lent.close_all();
+    if (!s) {
+        *why = fmt::format("setting the lent ring up failed: errno {}", s.error());
+        return s;
+    }
+    slot_ = lent.slot;
+    token_ = lent.token_id;
+    page_.store(&gates_.page(), std::memory_order_release);
+    set_caps(config.mtu);
+    return {};
+}
+
+void PacketRing::set_caps(uint32_t mtu) {
+    caps_.mtu = mtu;
+    caps_.max_gso_bytes = Transmitter::kMostFrameBytes - 14;
+    caps_.max_gso_segments = Transmitter::kMostSegments;
+    caps_.tx_checksum = caps_.rx_checksum = caps_.udp_gso = caps_.zero_copy_receive = true;
+}
+
+Status PacketRing::map_doorbell(int bell) {
+    Status s = doorbell_.adopt(bell);
+    if (s) s = bell_consumer_.map(doorbell_.fd(), 4096, PROT_READ | PROT_WRITE, 0);
+    if (s) s = bell_producer_.map(doorbell_.fd(), 4096, PROT_READ, 4096);
+    return s;
+}
+
 Status PacketRing::open_rings(Hook& hook, const PacketRingConfig& config, std::string* why) {
-    const uint32_t wanted =
-        config.ring_bytes < kLeastRingBytes ? kLeastRingBytes : config.ring_bytes;
-    const uint32_t bytes = wanted > (1u << 30) ? 1u << 30 : std::bit_ceil(wanted);
+    const uint32_t bytes = usable_bytes(config.ring_bytes);
     const int data = bpf::create_map(BPF_MAP_TYPE_RINGBUF, "vma_ring", 0, 0, bytes, 0);
     const int bell =
         data < 0 ? data : bpf::create_map(BPF_MAP_TYPE_RINGBUF, "vma_bell", 0, 0, 4096, 0);
@@ -127,15 +208,54 @@ Status PacketRing::open_rings(Hook& hook, const PacketRingConfig& config, std::s
     Status s = slot ? receiver_.open(data, bytes, *config.pool) : Status(Errno{slot.error()});
     sys::close(data);  // the mappings keep it
     if (slot) slot_ = *slot;
-    const Status adopted = doorbell_.adopt(bell);
-    if (s) s = adopted;
-    if (s) s = bell_consumer_.map(doorbell_.fd(), 4096, PROT_READ | PROT_WRITE, 0);
-    if (s) s = bell_producer_.map(doorbell_.fd(), 4096, PROT_READ, 4096);
+    const Status belled = map_doorbell(bell);
+    if (s) s = belled;
     if (!s)
         *why = s.error() == ENOSPC
                    ? fmt::format("all {} rings of this network namespace are taken", VMA_SLOTS - 1)
                    : fmt::format("setting the receive ring up failed: errno {}", s.error());
     return s;
+}
+
+Status PacketRing::lose_privileges() {
+    RingKeeper* const keeper = ring_keeper();
+    if (page_.load(std::memory_order_relaxed)) return {};
+    if (keeper == nullptr) return Errno{EPERM};
+    const int page = create_owner_page();
+    if (page < 0) return Errno{-page};
+    Status s = gates_.map(page);
+    if (s) s = keeper->show(ifindex_, slot_, token_, doorbell_.fd());
+    if (s) s = hook_->gate_flows(slot_, page, gates_);
+    sys::close(page);
+    if (!s) {
+        gates_.unmap();
+        return s;
+    }
+    page_.store(&gates_.page(), std::memory_order_release);
+    hook_->leave_to_keeper();
+    return {};
+}
+
+Status PacketRing::steer(const FlowKey& key, int twin) {
+    if (!page_.load(std::memory_order_relaxed)) return hook_->steer(slot_, key);
+    if (!can_be_flow(key)) return Errno{EINVAL};
+    if (twin < 0) return Errno{EACCES};
+    const auto gate = gates_.open(key);
+    if (!gate) return Errno{gate.error()};
+    const Status done = ring_keeper()->steer(slot_, key, *gate, twin);
+    FlowGate was;
+    if (!done) gates_.shut(key, &was);
+    return done;
+}
+
+void PacketRing::unsteer(const FlowKey& key) {
+    if (!page_.load(std::memory_order_relaxed)) {
+        (void)hook_->unsteer(slot_, key);
+        return;
+    }
+    FlowGate was;
+    // With that the flow is the kernel's; its entry is only in the way of whoever wants the tuple next.
+    if (gates_.shut(key, &was)) ring_keeper()->unsteer(slot_, key, was);
 }
 
 unsigned PacketRing::recv(std::span<Packet> out) { return receiver_.recv(out); }
@@ -165,31 +285,39 @@ void PacketRing::silence_doorbell() {
 
 bool PacketRing::arm() {
     silence_doorbell();
-    std::atomic_ref sleeping(slot().sleeping);
-    sleeping.store(1, std::memory_order_relaxed);
+    const std::atomic_ref<uint32_t> word = sleeping();
+    word.store(1, std::memory_order_relaxed);
     // Pairs with the exchange in the program's submit: either it sees `sleeping`, or we see its producer position.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (!receiver_.pending()) return true;
-    sleeping.store(0, std::memory_order_relaxed);
+    word.store(0, std::memory_order_relaxed);
     return false;
 }
 
 void PacketRing::disarm() {
-    std::atomic_ref(slot().sleeping).store(0, std::memory_order_relaxed);
+    sleeping().store(0, std::memory_order_relaxed);
     silence_doorbell();
 }
 
 RingCounters PacketRing::counters() const {
     RingCounters c;
-    const vma_slot& s = slot();
+    // Another thread may give the slot up just now; what is then in its place reads as zeros.
+    const vma_owner* const page = page_.load(std::memory_order_acquire);
+    const auto read = [](const auto& from, RingCounters& to) {
+        to.rx_dropped = __atomic_load_n(&from.dropped_full, __ATOMIC_RELAXED) +
+                        __atomic_load_n(&from.dropped_long, __ATOMIC_RELAXED);
+        to.wakeups = __atomic_load_n(&from.doorbells, __ATOMIC_RELAXED);
+    };
+    if (page)
+        read(*page, c);
+    else
+        read(slot(), c);
     c.rx_frames = receiver_.frames();
     c.rx_bytes = receiver_.bytes();
     c.tx_frames = tx_frames_;
     c.tx_bytes = tx_bytes_;
-    c.rx_dropped = __atomic_load_n(&s.dropped_full, __ATOMIC_RELAXED) +
-                   __atomic_load_n(&s.dropped_long, __ATOMIC_RELAXED) + receiver_.malformed();
+    c.rx_dropped += receiver_.malformed();
     c.tx_refused = tx_refused_;
-    c.wakeups = __atomic_load_n(&s.doorbells, __ATOMIC_RELAXED);
     return c;
 }
 
@@ -199,9 +327,73 @@ Result<Ring*> open_packet_ring(const PacketRingConfig& config, std::string* why)
     std::string ignored;
     std::unique_ptr<PacketRing> ring(new (std::nothrow) PacketRing);
     if (!ring) return Errno{ENOMEM};
-    if (Status s = ring->open(config, why ? why : &ignored); !s) return Errno{s.error()};
+    const Status opened = ring->open(config, why ? why : &ignored);
+    if (opened) return static_cast<Ring*>(ring.release());
+    if (opened.error() == EPERM && ring_keeper() != nullptr) {
+        const auto lent = open_lent_packet_ring(config, &ignored);
+        // Nobody to ask: then it is the capability that is missing.
+        if (lent || lent.error() != EPERM) {
+            if (!lent && why) *why = ignored;
+            return lent;
+        }
+    }
+    return Errno{opened.error()};
+}
+
+Result<Ring*> open_lent_packet_ring(const PacketRingConfig& config, std::string* why) {
+    std::string ignored;
+    std::unique_ptr<PacketRing> ring(new (std::nothrow) PacketRing);
+    if (!ring) return Errno{ENOMEM};
+    const Status opened = ring->open_lent(config, why ? why : &ignored);
+    if (!opened) return Errno{opened.error()};
     return static_cast<Ring*>(ring.release());
 }
+
+Result<LentRing> lend_packet_ring(Hook& hook, int ifindex, uint32_t bytes) {
+    std::string ignored;
+    LentRing lent;
+    Transmitter transmitter;
+    Status s = check_interface(ifindex, &ignored);
+    if (s) s = transmitter.open(ifindex, &ignored);
+    if (!s) return Errno{s.error()};
+    lent.bytes = usable_bytes(bytes);
+    bpf::MapInfo token;
+    const auto made = [&](int& place, int fd) {
+        place = fd;
+        if (s && fd < 0) s = Errno{-fd};
+    };
+    made(lent.data, bpf::create_map(BPF_MAP_TYPE_RINGBUF, "vma_ring", 0, 0, lent.bytes, 0));
+    made(lent.bell, bpf::create_map(BPF_MAP_TYPE_RINGBUF, "vma_bell", 0, 0, 4096, 0));
+    made(lent.owner, create_owner_page());
+    made(lent.token, bpf::create_map(BPF_MAP_TYPE_ARRAY, "vma_token", 4, 8, 1, BPF_F_MMAPABLE));
+    // Also for TCP: the guard is on every interface before the first flow, as when its owner steers.
+    if (s) s = hook.guard();
+    made(lent.ingress, hook.link_on(ifindex, bpf::kTcxIngress));
+    made(lent.egress, hook.link_on(ifindex, bpf::kTcxEgress));
+    made(lent.transmit, sys::fcntl(transmitter.fd(), F_DUPFD_CLOEXEC, 3));
+    if (s && bpf::map_info(lent.token, token) != 0) s = Errno{EIO};
+    if (s) {
+        lent.token_id = token.id;
+        const auto slot = hook.claim(lent.data, lent.bell, lent.owner, token.id);
+        if (slot) {
+            lent.slot = *slot;
+            return lent;
+        }
+        s = Errno{slot.error()};
+    }
+    lent.close_all();
+    return Errno{s.error()};
+}
+
+void LentRing::close_all() {
+    for (int* fd : {&data, &bell, &owner, &token, &transmit, &ingress, &egress}) {
+        if (*fd >= 0) sys::close(*fd);
+        *fd = -1;
+    }
+}
+
+void set_ring_keeper(RingKeeper* keeper) { g_keeper.store(keeper, std::memory_order_release); }
+RingKeeper* ring_keeper() { return g_keeper.load(std::memory_order_acquire); }
 
 unsigned sweep_packet_rings() { return Hook::sweep_all(); }
 void guard_packet_rings() { Hook::guard_all(); }

@@ -16,6 +16,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "dev/packet/keeper.h"
 #include "dev/ring.h"
 #include "pkt/pool.h"
 
@@ -33,6 +34,13 @@ inline constexpr uint32_t kLeastRingBytes = 256 * 1024;
 // EPERM (capabilities), EOPNOTSUPP (kernel without TCX), ENODEV, EINVAL (not an Ethernet interface), ENOSPC (no slot),
 // those of bpf(2), mmap(2), socket(2). The caller deletes the ring when all its packets have come back.
 Result<Ring*> open_packet_ring(const PacketRingConfig& config, std::string* why);
+
+// The same by somebody else (keeper.h). open_packet_ring() does this itself where it lacks a capability.
+Result<Ring*> open_lent_packet_ring(const PacketRingConfig& config, std::string* why);
+
+// For whoever lends: opens a ring on interface `ifindex` for another process, with `hook`. Errors: as open_packet_ring().
+class Hook;
+Result<LentRing> lend_packet_ring(Hook& hook, int ifindex, uint32_t bytes);
 
 // Gives the tuples of dead processes back to the kernel and puts the egress guard onto interfaces that came up since; for
 // the internal thread, every half second. How many rings of dead processes were found. Any thread.

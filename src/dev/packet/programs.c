@@ -17,5 +17,6 @@ int vma_programs_load(struct vma_programs* out) {
     out->slots = skeleton.maps.vma_slots.map_fd;
     out->ports = skeleton.maps.vma_ports.map_fd;
     out->rings = skeleton.maps.vma_rings.map_fd;
+    out->owners = skeleton.maps.vma_owners.map_fd;
     return 0;
 }

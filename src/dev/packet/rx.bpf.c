@@ -66,6 +66,20 @@ struct {
     __array(values, struct ring_shape);
 } vma_rings SEC(".maps") = {};
 
+struct owner_shape {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(map_flags, BPF_F_MMAPABLE);
+    __uint(max_entries, 1);
+    __uint(key_size, sizeof(__u32));
+    __uint(value_size, sizeof(struct vma_owner));
+};
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+    __uint(max_entries, VMA_SLOTS);
+    __type(key, __u32);
+    __array(values, struct owner_shape);
+} vma_owners SEC(".maps") = {};
+
 struct ipv4 {
     __u8 version_ihl, tos;
     __be16 total_len, id, frag;
@@ -81,10 +95,38 @@ static __always_inline int port_index(__u8 protocol) {
     return protocol == IPPROTO_TCP ? 0 : protocol == IPPROTO_UDP ? 1 : -1;
 }
 
-// The flow of a tuple, in the order connected, unconnected; null when there is none. *connected: which of the two.
-static __always_inline struct vma_flow* find_flow(__u8 protocol, __be32 local, __be16 local_port,
-                                                  __be32 remote, __be16 remote_port,
-                                                  int* connected) {
+// A flow that counts, and whose it is.
+struct hit {
+    const struct vma_flow* flow;
+    struct vma_slot* slot;
+    struct vma_owner* owner; /* the owner page; null when the owner has the slot itself */
+    __u32 number;            /* of the slot */
+    int connected;           /* the flow is of one remote */
+};
+
+// Does it count? Not after its ring went, nor after its owner took it back.
+static __always_inline int is_live(const struct vma_flow* flow, struct hit* hit) {
+    const __u32 slot = flow->slot, zero = 0;
+    struct vma_slot* s = bpf_map_lookup_elem(&vma_slots, &slot);
+    if (!s || slot == 0 || *(volatile __u32*)&s->generation != flow->generation) return 0;
+    hit->flow = flow;
+    hit->slot = s;
+    hit->owner = 0;
+    hit->number = slot;
+    if (!(flow->flags & VMA_FLOW_GATED)) return 1;
+    void* page = bpf_map_lookup_elem(&vma_owners, &slot);
+    if (!page) return 0;
+    struct vma_owner* owner = bpf_map_lookup_elem(page, &zero);
+    if (!owner) return 0;
+    const __u32 gate = flow->gate & (VMA_GATES - 1);
+    if (*(volatile __u32*)&owner->gates[gate] != flow->gate_value) return 0;
+    hit->owner = owner;
+    return 1;
+}
+
+// The flow of a tuple, in the order connected, unconnected; 0 when there is none.
+static __always_inline int find_flow(__u8 protocol, __be32 local, __be16 local_port, __be32 remote,
+                                     __be16 remote_port, struct hit* hit) {
     __u32 zero = 0;
     const int index = port_index(protocol);
     if (index < 0) return 0;
@@ -103,11 +145,13 @@ static __always_inline struct vma_flow* find_flow(__u8 protocol, __be32 local, _
     key.remote_port = remote_port;
     key.protocol = protocol;
     struct vma_flow* flow = bpf_map_lookup_elem(&vma_flows, &key);
-    *connected = flow != 0;
-    if (flow) return flow;
+    hit->connected = 1;
+    if (flow && is_live(flow, hit)) return 1;
     __builtin_memset(key.remote, 0, sizeof(key.remote));
     key.remote_port = 0;
-    return bpf_map_lookup_elem(&vma_flows, &key);
+    flow = bpf_map_lookup_elem(&vma_flows, &key);
+    hit->connected = 0;
+    return flow && is_live(flow, hit);
 }
 
 // A listener's flow covers every remote. Connections of the same port that the kernel has (made before the flow, handed back,
@@ -127,15 +171,6 @@ static __always_inline int kernel_has_connection(struct __sk_buff* skb, __be32 s
     return !listener;
 }
 
-// The live slot of a flow; null after its ring went.
-static __always_inline struct vma_slot* live_slot(const struct vma_flow* flow, __u32* number) {
-    const __u32 slot = flow->slot;
-    struct vma_slot* s = bpf_map_lookup_elem(&vma_slots, &slot);
-    if (!s || slot == 0 || *(volatile __u32*)&s->generation != flow->generation) return 0;
-    *number = slot;
-    return s;
-}
-
 static __always_inline void fill_meta(struct __sk_buff* skb, struct vma_frame_meta* meta, __u32 len,
                                       int copied) {
     struct sk_buff* kernel_skb = bpf_cast_to_kern_ctx(skb);
@@ -151,9 +186,9 @@ static __always_inline void fill_meta(struct __sk_buff* skb, struct vma_frame_me
 
 // Wakes the reader if it sleeps. Called after the submit, whose atomic exchange of the record header is a full barrier: either
 // we see `sleeping` or the reader, which looks at the producer position after setting it, sees the record.
-static __always_inline void wake(struct vma_slot* s, __u32 slot) {
-    if (!*(volatile __u32*)&s->sleeping) return;
-    if (!__sync_lock_test_and_set(&s->sleeping, 0)) return;  // another CPU rings
+static __always_inline void wake(__u32* sleeping, __u64* doorbells, __u32 slot) {
+    if (!*(volatile __u32*)sleeping) return;
+    if (!__sync_lock_test_and_set(sleeping, 0)) return;  // another CPU rings
     const __u32 door = 2 * slot + 1;
     void* bell = bpf_map_lookup_elem(&vma_rings, &door);
     if (!bell) return;
@@ -161,7 +196,7 @@ static __always_inline void wake(struct vma_slot* s, __u32 slot) {
     if (!ring) return;  // full: an unread doorbell keeps the descriptor readable
     *ring = 0;
     bpf_ringbuf_submit(ring, BPF_RB_FORCE_WAKEUP);
-    __sync_fetch_and_add(&s->doorbells, 1);
+    __sync_fetch_and_add(doorbells, 1);
 }
 
 // bpf_ringbuf_reserve takes constant sizes only.
@@ -179,11 +214,10 @@ static __always_inline void wake(struct vma_slot* s, __u32 slot) {
     }
 
 // Copies the frame to the flow's ring. A full ring drops it, as a full socket buffer would.
-static __always_inline int deliver(struct __sk_buff* skb, const struct vma_flow* flow, int copied) {
-    __u32 slot;
-    struct vma_slot* s = live_slot(flow, &slot);
-    if (!s) return TCX_PASS_ON;
-    const __u32 data = 2 * slot;
+static __always_inline int deliver(struct __sk_buff* skb, const struct hit* hit, int copied) {
+    struct vma_slot* s = hit->slot;
+    struct vma_owner* owner = hit->owner;
+    const __u32 slot = hit->number, data = 2 * slot;
     void* ring = bpf_map_lookup_elem(&vma_rings, &data);
     if (!ring) return TCX_PASS_ON;
     __u32 len = skb->len;
@@ -201,14 +235,23 @@ static __always_inline int deliver(struct __sk_buff* skb, const struct vma_flow*
     SIZE_CLASS(32768)
     SIZE_CLASS(VMA_FRAME_MAX)
     if (copied) return TCX_PASS_ON;
-    __sync_fetch_and_add(&s->dropped_long, 1);
+    if (owner)
+        __sync_fetch_and_add(&owner->dropped_long, 1);
+    else
+        __sync_fetch_and_add(&s->dropped_long, 1);
     return TCX_DROP;
 full:
     if (copied) return TCX_PASS_ON;
-    __sync_fetch_and_add(&s->dropped_full, 1);
+    if (owner)
+        __sync_fetch_and_add(&owner->dropped_full, 1);
+    else
+        __sync_fetch_and_add(&s->dropped_full, 1);
     return TCX_DROP;
 done:
-    wake(s, slot);
+    if (owner)
+        wake(&owner->sleeping, &owner->doorbells, slot);
+    else
+        wake(&s->sleeping, &s->doorbells, slot);
     return copied ? TCX_PASS_ON : TCX_DROP;
 }
 
@@ -227,11 +270,10 @@ static __always_inline int icmp_error(struct __sk_buff* skb, __u32 offset) {
     const __u32 header = (quote.ip.version_ihl & 15) * 4;
     if (header < 20 || quote.ip.frag & bpf_htons(0x1fff)) return TCX_PASS_ON;
     if (bpf_skb_load_bytes(skb, offset + 8 + header, &l4, sizeof(l4))) return TCX_PASS_ON;
-    int connected;
-    struct vma_flow* flow =
-        find_flow(IPPROTO_TCP, quote.ip.src, l4.src, quote.ip.dst, l4.dst, &connected);
-    if (!flow) return TCX_PASS_ON;
-    return deliver(skb, flow, 1);
+    struct hit hit;
+    if (!find_flow(IPPROTO_TCP, quote.ip.src, l4.src, quote.ip.dst, l4.dst, &hit))
+        return TCX_PASS_ON;
+    return deliver(skb, &hit, 1);
 }
 
 SEC("tc") int vma_rx(struct __sk_buff* skb) {
@@ -257,14 +299,13 @@ SEC("tc") int vma_rx(struct __sk_buff* skb) {
     if (port_index(head.ip.protocol) < 0) return TCX_PASS_ON;
     if (header > 20 && bpf_skb_load_bytes(skb, ETHERNET_BYTES + header, &head.l4, sizeof(head.l4)))
         return TCX_PASS_ON;
-    int connected;
-    struct vma_flow* flow =
-        find_flow(head.ip.protocol, head.ip.dst, head.l4.dst, head.ip.src, head.l4.src, &connected);
-    if (!flow) return TCX_PASS_ON;
-    if (!connected && head.ip.protocol == IPPROTO_TCP &&
+    struct hit hit;
+    if (!find_flow(head.ip.protocol, head.ip.dst, head.l4.dst, head.ip.src, head.l4.src, &hit))
+        return TCX_PASS_ON;
+    if (!hit.connected && head.ip.protocol == IPPROTO_TCP &&
         kernel_has_connection(skb, head.ip.src, head.l4.src, head.ip.dst, head.l4.dst))
         return TCX_PASS_ON;
-    return deliver(skb, flow, 0);
+    return deliver(skb, &hit, 0);
 }
 
 SEC("tc") int vma_tx(struct __sk_buff* skb) {
@@ -272,7 +313,6 @@ SEC("tc") int vma_tx(struct __sk_buff* skb) {
         struct ipv4 ip;
         struct ports l4;
     } __attribute__((packed)) head;
-    __u32 slot;
     if (skb->protocol != bpf_htons(IPV4_ETHERTYPE)) return TCX_PASS_ON;
     if (bpf_skb_load_bytes(skb, ETHERNET_BYTES, &head, sizeof(head))) return TCX_PASS_ON;
     const __u32 header = (head.ip.version_ihl & 15) * 4;
@@ -280,11 +320,11 @@ SEC("tc") int vma_tx(struct __sk_buff* skb) {
         return TCX_PASS_ON;
     if (header > 20 && bpf_skb_load_bytes(skb, ETHERNET_BYTES + header, &head.l4, sizeof(head.l4)))
         return TCX_PASS_ON;
-    int connected;
-    struct vma_flow* flow =
-        find_flow(IPPROTO_TCP, head.ip.src, head.l4.src, head.ip.dst, head.l4.dst, &connected);
-    if (!flow || !(flow->flags & VMA_FLOW_GUARDED) || !live_slot(flow, &slot)) return TCX_PASS_ON;
-    if (!connected) {
+    struct hit hit;
+    if (!find_flow(IPPROTO_TCP, head.ip.src, head.l4.src, head.ip.dst, head.l4.dst, &hit) ||
+        !(hit.flow->flags & VMA_FLOW_GUARDED))
+        return TCX_PASS_ON;
+    if (!hit.connected) {
         // Under a listener's flow the kernel may have connections of its own; of ours it knows nothing, and what it
         // says about those is a RST.
         __u8 flags = 0;

@@ -1,6 +1,7 @@
 #include "dev/packet/transmit.h"
 
 #include <fmt/format.h>
+#include <linux/filter.h>
 #include <linux/if_packet.h>
 
 #include <cerrno>
@@ -68,7 +69,13 @@ Status Transmitter::open(int ifindex, std::string* why) {
         return s;
     }
     const int one = 1;
-    int r = sys::setsockopt(socket_.fd(), SOL_PACKET, PACKET_VNET_HDR, &one, sizeof(one));
+    // Whoever has the socket could bind it so that it hears all of the interface, with privileges or without. So it is deaf
+    // for good.
+    sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
+    const sock_fprog filter{1, &nothing};
+    int r = sys::setsockopt(socket_.fd(), SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof(filter));
+    if (r == 0) r = sys::setsockopt(socket_.fd(), SOL_SOCKET, SO_LOCK_FILTER, &one, sizeof(one));
+    if (r == 0) r = sys::setsockopt(socket_.fd(), SOL_PACKET, PACKET_VNET_HDR, &one, sizeof(one));
     if (r == 0)
         r = sys::setsockopt(socket_.fd(), SOL_PACKET, PACKET_QDISC_BYPASS, &one, sizeof(one));
     if (r == 0) {

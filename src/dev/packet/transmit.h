@@ -28,6 +28,9 @@ class Transmitter {
 
     // Errors: EPERM (CAP_NET_RAW), ENODEV, those of socket(2), setsockopt(2), bind(2).
     Status open(int ifindex, std::string* why);
+    // A socket that open() has made in another process; closed on every path.
+    Status adopt(int socket) { return socket_.adopt(socket); }
+    int fd() const { return socket_.fd(); }
 
     // One frame; 0 or a positive errno. A segmentation-offload frame that the device refuses is cut here and sent in pieces;
     // it counts as sent when its first piece was.

@@ -210,6 +210,193 @@ TEST_F(Dispatch, QueuesComeInTheirOrder) {
     EXPECT_EQ(operations.unread, 2u);
 }
 
+// ---- Rings and flows
+
+class Rings : public Dispatch {
+  protected:
+    int open(int ifindex = FakeOperations::kInterface, uint32_t bytes = kLeastLentBytes) {
+        const OpenRing request{ifindex, bytes};
+        EXPECT_TRUE(send(Op::open_ring, &request, sizeof request, {}));
+        EXPECT_TRUE(answer.send);
+        return answer.reply.error;
+    }
+    int show(uint32_t slot, int doorbell) {
+        const ShowRing ring{slot, 17, FakeOperations::kInterface, 0};
+        EXPECT_TRUE(send(Op::show_ring, &ring, sizeof ring, {doorbell}));
+        return answer.reply.error;
+    }
+    Steer flow(const Endpoint& local, const Endpoint& remote, uint8_t protocol = 6) {
+        Steer s;
+        s.local = to_wire(local);
+        if (remote.port) s.remote = to_wire(remote);
+        s.slot = 1;
+        s.protocol = protocol;
+        return s;
+    }
+    int steer(const Steer& s) {
+        EXPECT_TRUE(send(Op::steer, &s, sizeof s, {kTwin}));
+        EXPECT_TRUE(answer.send);
+        return answer.reply.error;
+    }
+    void with_ring(bool trusted = false) {
+        greet(trusted);
+        ASSERT_EQ(open(), 0);
+    }
+    SocketFacts& twin(const Endpoint& local) {
+        return operations.sockets[kTwin] = FakeOperations::tcp(local);
+    }
+    SocketFacts& udp_twin(const Endpoint& local) {
+        SocketFacts& f = twin(local);
+        f.tcp = false, f.udp = true;
+        return f;
+    }
+    static Endpoint peer(uint16_t port = 999) { return {IpAddr::v4(10, 0, 0, 9), port}; }
+};
+
+TEST_F(Rings, OpenedWithItsDescriptors) {
+    greet(false);
+    EXPECT_EQ(open(), 0);
+    EXPECT_EQ(answer.reply.slot, 1u);
+    EXPECT_EQ(answer.reply.token, 1001u);
+    EXPECT_EQ(answer.fd_count, kRingFds);
+    EXPECT_EQ(open(FakeOperations::kInterface + 1), ENODEV);
+    EXPECT_EQ(answer.fd_count, 0u);
+    EXPECT_EQ(dispatcher->counters().rings, 1u);
+}
+
+TEST_F(Rings, MemoryAndNumberAreBounded) {
+    greet(false);
+    EXPECT_EQ(open(FakeOperations::kInterface, kMostLentBytes / 2), 0);
+    EXPECT_EQ(open(FakeOperations::kInterface, kMostLentBytes), ENOSPC);
+    EXPECT_EQ(open(FakeOperations::kInterface, kMostLentBytes / 2), 0);
+    EXPECT_EQ(open(), ENOSPC) << "not a byte more";
+    greet(false);
+    for (unsigned i = 0; i < Dispatcher::kMostRings; i++) EXPECT_EQ(open(), 0);
+    EXPECT_EQ(open(), ENOSPC);
+    operations.doorbell_of[200] = kFile;
+    EXPECT_EQ(show(200, kFile), ENOSPC);
+}
+
+TEST_F(Rings, ShownByItsDoorbell) {
+    greet(false);
+    operations.doorbell_of[1] = kFile;
+    EXPECT_EQ(show(1, kTwin), EACCES) << "another ring's";
+    EXPECT_EQ(show(2, kFile), EACCES);
+    twin(at(8080));
+    EXPECT_EQ(steer(flow(at(8080), peer())), EACCES);
+    EXPECT_EQ(show(1, kFile), 0);
+    EXPECT_EQ(steer(flow(at(8080), peer())), 0);
+}
+
+TEST_F(Rings, OnlyIntoOwnRings) {
+    with_ring(true);
+    twin(at(8080));
+    Steer s = flow(at(8080), peer());
+    s.slot = 2;
+    EXPECT_EQ(steer(s), EACCES) << "not even when trusted";
+    EXPECT_TRUE(send(Op::unsteer, &s, sizeof s, {}));
+    EXPECT_EQ(calls("steer") + calls("unsteer"), 0);
+    EXPECT_EQ(dispatcher->counters().refused, 2u);
+    s.slot = 1;
+    EXPECT_EQ(steer(s), 0);
+    EXPECT_TRUE(send(Op::unsteer, &s, sizeof s, {}));
+    EXPECT_FALSE(answer.send);
+    EXPECT_EQ(calls("unsteer"), 1);
+}
+
+TEST_F(Rings, OnlySocketsOfTheNamespaceAndProtocol) {
+    with_ring();
+    EXPECT_EQ(steer(flow(at(8080), peer())), EINVAL) << "not a socket";
+    udp_twin(at(8080));
+    EXPECT_EQ(steer(flow(at(8080), peer())), EINVAL);
+    EXPECT_EQ(steer(flow(at(8080), peer(), 17)), 0);
+    twin(at(8080));
+    EXPECT_EQ(steer(flow(at(8080), peer(), 17)), EINVAL);
+    twin(at(8080)).netns_cookie++;
+    EXPECT_EQ(steer(flow(at(8080), peer())), EXDEV);
+    twin(at(8080)).netns_cookie = 0;
+    EXPECT_EQ(steer(flow(at(8080), peer())), EXDEV);
+}
+
+TEST_F(Rings, TheTwinMustBeBoundToTheLocalEnd) {
+    with_ring();
+    twin(at(8080));
+    EXPECT_EQ(steer(flow(at(8080), peer())), 0);
+    EXPECT_EQ(steer(flow(at(8081), peer())), EACCES);
+    EXPECT_EQ(steer(flow({IpAddr::v4(10, 0, 0, 3), 8080}, peer())), EACCES);
+    twin({IpAddr::any_v4(), 8080});
+    EXPECT_EQ(steer(flow(at(8080), peer())), 0);
+    EXPECT_EQ(steer(flow({FakeOperations::kElsewhere, 8080}, peer())), EADDRNOTAVAIL)
+        << "traffic that this host forwards";
+    EXPECT_EQ(calls("steer"), 2);
+}
+
+TEST_F(Rings, AConnectedSocketStandsForItsTuple) {
+    with_ring();
+    for (const uint8_t protocol : {uint8_t(6), uint8_t(17)}) {
+        SocketFacts& f = protocol == 6 ? twin(at(8080)) : udp_twin(at(8080));
+        f.connected = true;
+        f.remote = peer();
+        EXPECT_EQ(steer(flow(at(8080), peer(), protocol)), 0);
+        EXPECT_EQ(steer(flow(at(8080), peer(998), protocol)), EACCES);
+        EXPECT_EQ(steer(flow(at(8080), {}, protocol)), EACCES) << "all remotes";
+    }
+}
+
+TEST_F(Rings, AllRemotesNeedAListenerOrUdp) {
+    with_ring();
+    twin(at(8080));
+    EXPECT_EQ(steer(flow(at(8080), {})), EACCES) << "bound only";
+    operations.sockets[kTwin].listening = operations.sockets[kTwin].connected = true;
+    EXPECT_EQ(steer(flow(at(8080), {})), 0);
+    EXPECT_EQ(steer(flow(at(8080), peer())), 0) << "a connection of the listener";
+    udp_twin({IpAddr::any_v4(), 8080});
+    EXPECT_EQ(steer(flow(at(8080), {}, 17)), 0);
+}
+
+TEST_F(Rings, TheTwinOfAnAcceptedConnectionNeedsAShownPort) {
+    with_ring();
+    twin({});
+    EXPECT_EQ(steer(flow(at(8080), peer())), EACCES);
+    operations.sockets[kFile] = FakeOperations::tcp({IpAddr::any_v4(), 8080});
+    EXPECT_TRUE(send(Op::prove, nullptr, 0, {kFile}));
+    EXPECT_EQ(steer(flow(at(8080), peer())), 0);
+    EXPECT_EQ(steer(flow(at(8081), peer())), EACCES);
+    EXPECT_EQ(steer(flow(at(8080), {})), EACCES) << "one tuple at a time";
+    operations.sockets[kTwin].connected = true;
+    EXPECT_EQ(steer(flow(at(8080), peer())), EACCES);
+    udp_twin({});
+    EXPECT_EQ(steer(flow(at(8080), peer(), 17)), EACCES);
+}
+
+TEST_F(Rings, TheFirewallSaysNo) {
+    with_ring();
+    operations.firewall = true;
+    twin(at(8080));
+    EXPECT_EQ(steer(flow(at(8080), peer())), EKEYREJECTED);
+    EXPECT_EQ(dispatcher->counters().failed, 1u);
+    EXPECT_EQ(dispatcher->counters().steered, 0u);
+}
+
+TEST_F(Rings, WatchOnlyOfOwnRingsWithoutTrust) {
+    Watch w;
+    w.arena = 0x7f0000000000;
+    w.reserve = 1 << 30;
+    w.root = w.arena + 4096;
+    w.slot = 1;
+    w.token = 1001;
+    w.ifindex = 2;
+    greet(false);
+    EXPECT_TRUE(send(Op::watch, &w, sizeof w, {kFile}));
+    EXPECT_EQ(calls("watch"), 0);
+    EXPECT_EQ(open(), 0);
+    EXPECT_TRUE(send(Op::watch, &w, sizeof w, {kFile}));
+    EXPECT_EQ(calls("watch"), 1);
+    greet(true);
+    EXPECT_TRUE(send(Op::watch, &w, sizeof w, {kFile}));
+    EXPECT_EQ(calls("watch"), 2);
+}
+
 TEST_F(Dispatch, LeavingAndStaying) {
     greet(true);
     EXPECT_TRUE(send(Op::leaving, nullptr, 0, {}));

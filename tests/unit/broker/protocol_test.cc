@@ -177,5 +177,79 @@ TEST(BrokerProtocol, Watch) {
     EXPECT_EQ(refused([](Watch& x) { x.ring_data = 0; }), EINVAL) << "a size of nothing";
 }
 
+TEST(BrokerProtocol, OpenRing) {
+    OpenRing r{2, 8 << 20};
+    EXPECT_EQ(decoded(packet(Op::open_ring, r), 0), 0);
+    EXPECT_EQ(decoded(packet(Op::open_ring, r), 1), EPROTO);
+    const auto refused = [](int ifindex, uint32_t bytes) {
+        return decoded(packet(Op::open_ring, OpenRing{ifindex, bytes}), 0);
+    };
+    EXPECT_EQ(refused(0, 8 << 20), EINVAL);
+    EXPECT_EQ(refused(-1, 8 << 20), EINVAL);
+    EXPECT_EQ(refused(2, 0), EINVAL);
+    EXPECT_EQ(refused(2, kLeastLentBytes / 2), EINVAL);
+    EXPECT_EQ(refused(2, (8 << 20) + 4096), EINVAL) << "not a power of two";
+    EXPECT_EQ(refused(2, kMostLentBytes * 2), EINVAL);
+    EXPECT_EQ(refused(2, kMostLentBytes), 0);
+    auto bytes = packet(Op::open_ring, r);
+    bytes.push_back(0);
+    EXPECT_EQ(decoded(bytes, 0), EPROTO);
+}
+
+TEST(BrokerProtocol, ShowRing) {
+    const auto refused = [](const ShowRing& r, unsigned fds = 1) {
+        return decoded(packet(Op::show_ring, r), fds);
+    };
+    EXPECT_EQ(refused({3, 17, 2, 0}), 0);
+    EXPECT_EQ(refused({3, 17, 2, 0}, 0), EPROTO) << "without a doorbell";
+    EXPECT_EQ(refused({3, 17, 2, 0}, 2), EPROTO);
+    EXPECT_EQ(refused({0, 17, 2, 0}), EINVAL);
+    EXPECT_EQ(refused({kSlots, 17, 2, 0}), EINVAL);
+    EXPECT_EQ(refused({3, 0, 2, 0}), EINVAL);
+    EXPECT_EQ(refused({3, 17, 0, 0}), EINVAL);
+    EXPECT_EQ(refused({3, 17, 2, 1}), EINVAL);
+}
+
+TEST(BrokerProtocol, Steering) {
+    Steer s;
+    s.local = to_wire(established().local);
+    s.remote = to_wire(established().remote);
+    s.slot = 3;
+    s.gate = kGates - 1;
+    s.gate_value = UINT32_MAX;
+    s.protocol = 6;
+    EXPECT_EQ(decoded(packet(Op::steer, s), 1), 0);
+    EXPECT_EQ(decoded(packet(Op::steer, s), 0), EPROTO) << "without a twin";
+    EXPECT_EQ(decoded(packet(Op::steer, s), 2), EPROTO);
+    EXPECT_EQ(decoded(packet(Op::unsteer, s), 0), 0);
+    EXPECT_EQ(decoded(packet(Op::unsteer, s), 1), EPROTO);
+    EXPECT_TRUE(can_be_asked(s));
+    const auto refused = [&](auto&& change) {
+        Steer x = s;
+        change(x);
+        EXPECT_EQ(can_be_asked(x), decoded(packet(Op::unsteer, x), 0) == 0);
+        return decoded(packet(Op::steer, x), 1);
+    };
+    EXPECT_EQ(refused([](Steer& x) { x.remote = {}; }), 0);
+    EXPECT_EQ(refused([](Steer& x) { x.protocol = 17; }), 0);
+    EXPECT_EQ(refused([](Steer& x) { x.protocol = 1; }), EINVAL);
+    EXPECT_EQ(refused([](Steer& x) { x.local.port = 0; }), EINVAL);
+    EXPECT_EQ(refused([](Steer& x) { x.local = to_wire(Endpoint{IpAddr::any_v4(), 80}); }), EINVAL);
+    EXPECT_EQ(refused([](Steer& x) {
+                  x.local = to_wire(Endpoint{IpAddr::v4(224, 0, 0, 1), 80});
+              }),
+              EINVAL);
+    EXPECT_EQ(refused([](Steer& x) { x.local.address[0] = 1; }), EINVAL);
+    EXPECT_EQ(refused([](Steer& x) { x.remote.port = 0; }), EINVAL) << "half a remote end";
+    EXPECT_EQ(refused([](Steer& x) { x.remote = to_wire(Endpoint{IpAddr::any_v4(), 9}); }), EINVAL);
+    EXPECT_EQ(refused([](Steer& x) { x.slot = 0; }), EINVAL);
+    EXPECT_EQ(refused([](Steer& x) { x.slot = kSlots; }), EINVAL);
+    EXPECT_EQ(refused([](Steer& x) { x.gate = kGates; }), EINVAL);
+    EXPECT_EQ(refused([](Steer& x) { x.ignore_firewall = 2; }), EINVAL);
+    EXPECT_EQ(refused([](Steer& x) { x.zero = 1; }), EINVAL);
+    EXPECT_TRUE(answered(Op::steer));
+    EXPECT_FALSE(answered(Op::unsteer));
+}
+
 }  // namespace
 }  // namespace vma::broker

@@ -23,7 +23,7 @@ class NoRing final : public Ring {
     unsigned send(std::span<const TxFrame> frames, int*) override {
         return unsigned(frames.size());
     }
-    Status steer(const FlowKey&) override { return {}; }
+    Status steer(const FlowKey&, int) override { return {}; }
     void unsteer(const FlowKey&) override {}
     int wake_fd() const override { return -1; }
     bool arm() override { return true; }

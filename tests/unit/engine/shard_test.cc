@@ -33,7 +33,7 @@ class BellRing final : public Ring {
         return n;
     }
     unsigned send(std::span<const TxFrame>, int*) override { return 0; }
-    Status steer(const FlowKey&) override { return {}; }
+    Status steer(const FlowKey&, int) override { return {}; }
     void unsteer(const FlowKey&) override {}
     int wake_fd() const override { return -1; }
     bool arm() override {

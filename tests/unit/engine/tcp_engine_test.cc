@@ -48,7 +48,7 @@ class TestRing final : public Ring {
         }
         return unsigned(frames.size());
     }
-    Status steer(const FlowKey&) override { return {}; }
+    Status steer(const FlowKey&, int) override { return {}; }
     void unsteer(const FlowKey&) override {}
     int wake_fd() const override { return -1; }
     bool arm() override { return true; }
