@@ -127,7 +127,7 @@ void TcpSocket::activate_listener(int fd) {
         (*listener)->tos = uint8_t(options_.tos);
         apply_fast_open(**listener);
         unsigned steered = 0;
-        for (unsigned i = 0; i < n && steered_count_ < kMaxKeys; i++) {
+        for (unsigned i = 0; i < n && room_for_flow(); i++) {
             FlowKey key;
             key.local = {addresses[i], local_.port};
             key.protocol = IPPROTO_TCP;

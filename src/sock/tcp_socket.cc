@@ -12,6 +12,11 @@ namespace vma::sock {
 namespace {
 
 Slab<TcpSocket> g_slab;
+struct ListenerFlows {
+    // Raw: TcpSocket knows its type.
+    alignas(16) unsigned char bytes[64 * 64];
+};
+Slab<ListenerFlows> g_flows_slab;
 
 class Sink final : public TcpSink {
   public:
@@ -42,11 +47,25 @@ void TcpSocket::destroy(TcpSocket* socket) {
     Epoll::forget_member(*socket);
     stats::remove_socket(socket->row_);
     if (Handover* const handover = socket->handed_over()) Handover::destroy(handover);
+    if (socket->steered_ != nullptr) g_flows_slab.give(socket->steered_);
     g_slab.give(socket);
+}
+
+bool TcpSocket::room_for_flow() {
+    static_assert(sizeof(Steered) * kMaxKeys <= sizeof(ListenerFlows));
+    static_assert(std::is_trivially_destructible_v<Steered>);
+    if (steered_ == nullptr) {
+        bool recycled;
+        void* memory = g_flows_slab.take(&recycled);
+        if (memory == nullptr) return false;
+        steered_ = new (memory) Steered[kMaxKeys];
+    }
+    return steered_count_ < kMaxKeys;
 }
 
 void tcp_forget_in_child() {
     g_slab.forget_lock_in_child();
+    g_flows_slab.forget_lock_in_child();
     tcp_close_forget_in_child();
     tcp_handover_forget_in_child();
     Handover::forget_in_child();

@@ -186,6 +186,7 @@ class TcpSocket final : public Socket {
     bool in_kernel(Outcome* out);
     uint32_t twin_events() const;  // readiness of the twin, asked of the kernel
     void unsteer_listener();
+    bool room_for_flow();  // another one in steered_
     bool connections_wait();
     void hand_back_listener(Reason why, bool share);
     bool hand_over(Reason why);
@@ -204,7 +205,9 @@ class TcpSocket final : public Socket {
         Shard* shard = nullptr;
         FlowKey key;
     };
-    std::array<Steered, kMaxKeys> steered_;
+    // kMaxKeys of them, taken with the first and given back with the socket: a connection, of which there are many, does
+    // without these 4 KiB.
+    Steered* steered_ = nullptr;
     unsigned steered_count_ = 0;
     std::atomic<Handover*> handover_{nullptr};
     bool fading_ =
