@@ -317,6 +317,7 @@ void TcpEngine::to_listener(TcpListener& l, Received& r, Instant now, Seq iss_ab
     if (verdict.kind == tcp::ListenVerdict::reset || verdict.kind == tcp::ListenVerdict::cookie) {
         // What answers a cookie of a detached listener would go to the kernel.
         if (l.detached && verdict.kind == tcp::ListenVerdict::cookie) return;
+        if (verdict.kind == tcp::ListenVerdict::cookie) drops_.add(DropReason::tcp_syn_cookie);
         if (actions.has_reply) reply(actions.reply, r, l.ttl, l.tos);
         return;
     }

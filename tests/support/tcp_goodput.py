@@ -95,7 +95,10 @@ def serve(ip, port, data, congestion):
             s.recv(1)  # the peer has everything
             tell(tcp=info(s))
         else:
-            while s.recv(PIECE):
+            try:
+                while s.recv(PIECE):
+                    pass
+            except ConnectionResetError:  # how a flow ends
                 pass
         s.close()
 
