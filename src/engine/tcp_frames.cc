@@ -280,7 +280,8 @@ void TcpEngine::input(Packet frame, Instant now) {
 void TcpEngine::to_connection(TcpConnection& c, Received& r, Instant now) {
     tcp::Actions actions;
     const tcp::Verdict verdict = tcp::segment_arrives(c.tcb, r.seg, now, actions);
-    if (verdict.kind == tcp::Verdict::Drop) drops_.add(verdict.reason);
+    // What was answered instead of taken counts too.
+    if (verdict.reason != DropReason::none) drops_.add(verdict.reason);
     if (!c.steer_tried && c.tcb.count.segs_in >= kOwnFlowAfter) {
         c.steer_tried = true;
         const TcpTarget* const covers = demux_.lookup(c.tuple.local, Endpoint{});

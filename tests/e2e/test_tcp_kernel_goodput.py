@@ -5,7 +5,7 @@ One repeat is one seed: the wire loses the frames of the same numbers in every t
 repeat (kernel's seconds over ours, above 1 ours is faster); what counts is the median of the ratios. A stall is the longest
 time in which the receiver got nothing.
 
-    test_tcp_kernel_goodput.py Full        prints the table of docs/evidence; VMA_GOODPUT_REPEATS, VMA_GOODPUT_SEED change it
+    test_tcp_kernel_goodput.py Full        prints the table of docs/evidence; VMA_GOODPUT_{REPEATS,SEED,LOSS} change it
 
 Transfers through loss wait most of the time, so three repeats run side by side, each with namespaces and a wire of its own.
 """
@@ -84,7 +84,7 @@ class Transfers(BadWire):
         cases = [self]
         try:
             for number in range(1, lanes):
-                made = type(f"Lane{number}", (Transfers,), {})
+                made = type(f"Lane{number}", (type(self),), {})
                 cases.append(made())
                 made.setUpClass()
             free = list(cases)
@@ -145,7 +145,8 @@ class Full(Transfers):
         first = int(os.environ.get("VMA_GOODPUT_SEED", "1"))
         seeds = range(first, first + int(os.environ.get("VMA_GOODPUT_REPEATS", "9")))
         size = 10 * MEGABYTE
-        for loss, direction in itertools.product((0, 1, 5), ("up", "down")):
+        losses = map(int, os.environ.get("VMA_GOODPUT_LOSS", "0,1,5").split(","))
+        for loss, direction in itertools.product(losses, ("up", "down")):
             rows = self.compare(direction, size, {"loss": loss}, seeds, lanes=3 if loss else 1)
             verdicts = self.table(direction, f"loss {loss} %", size, rows)
             for name, (ratio, stall, worst) in verdicts.items():
