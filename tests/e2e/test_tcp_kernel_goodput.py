@@ -146,13 +146,18 @@ class Full(Transfers):
         seeds = range(first, first + int(os.environ.get("VMA_GOODPUT_REPEATS", "9")))
         size = 10 * MEGABYTE
         losses = map(int, os.environ.get("VMA_GOODPUT_LOSS", "0,1,5").split(","))
-        for loss, direction in itertools.product(losses, ("up", "down")):
-            rows = self.compare(direction, size, {"loss": loss}, seeds, lanes=3 if loss else 1)
-            verdicts = self.table(direction, f"loss {loss} %", size, rows)
-            for name, (ratio, stall, worst) in verdicts.items():
+        for loss in losses:
+            verdicts, worst = {}, 0.0
+            for direction in ("up", "down"):
+                rows = self.compare(direction, size, {"loss": loss}, seeds, lanes=3 if loss else 1)
+                for name, (ratio, stall, kernel_stall) in self.table(direction, f"loss {loss} %", size, rows).items():
+                    verdicts[direction, name] = ratio, stall
+                    worst = max(worst, kernel_stall)  # between two kernels both directions are the same
+            for (direction, name), (ratio, stall) in verdicts.items():
                 with self.subTest(loss=loss, direction=direction, ends=name):
                     self.assertGreaterEqual(ratio, 0.95)
-                    self.assertLessEqual(stall, worst + 0.05)  # what the clocks of three processes are good for
+                    if loss:  # without any it is the scheduler's
+                        self.assertLessEqual(stall, worst + 0.05)  # what the clocks of three processes are good for
 
     def test_exact(self):
         for (what, harm), direction, (name, ends) in itertools.product(BAD.items(), ("up", "down"), ENDS.items()):
