@@ -7,15 +7,18 @@
 #include <linux/nexthop.h>
 #include <linux/pkt_sched.h>
 #include <linux/rtnetlink.h>
+#include <netinet/in.h>
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <string>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/own_fd.h"
 #include "base/sys.h"
 #include "engine/network_parse.h"
 
@@ -36,6 +39,7 @@ constexpr int kDumpShare = 10;  // dumps take at most this part of the time ...
 constexpr Duration kCheapDump = Duration::millis(2);  // ... unless they are cheaper than this
 constexpr Duration kResolveEvery = Duration::millis(100), kFreshenEvery = Duration::seconds(1);
 constexpr size_t kAskedLimit = 4096;
+constexpr uint16_t kDiscardPort = 9;  // RFC 863
 
 using NeighborKey = std::pair<int, IpAddr>;
 
@@ -130,6 +134,7 @@ struct NetworkMonitor::State {
     std::atomic<uint64_t> overruns{0}, dumps{0};
 
     void event(const netlink::Message& m);
+    void refused(const netlink::Message& m);
     void note_neighbor(const netlink::NeighborEntry&);
     template <class Each>
     Status dump(netlink::Request& request, Each&& each) {
@@ -158,10 +163,33 @@ void NetworkMonitor::State::event(const netlink::Message& m) {
             note_neighbor(*entry);
         return;
     }
-    if (m.type == NLMSG_ERROR && m.head<int32_t>() == -EPERM)
-        vma_log(warning, "net",
-                "CAP_NET_ADMIN is missing: the kernel was not asked to resolve a neighbour");
+    if (m.type == NLMSG_ERROR && m.head<int32_t>() == -EPERM) refused(m);
     stale |= stale_after(m.type);
+}
+
+// The answer to ask() in a program that gave up CAP_NET_ADMIN (the request follows the error). A datagram makes the kernel
+// resolve as well: empty, to the discard port, not to be forwarded by anyone.
+void NetworkMonitor::State::refused(const netlink::Message& m) {
+    const auto request = m.head<nlmsgerr>().msg;
+    if (request.nlmsg_type != RTM_NEWNEIGH || m.body.size() < sizeof(nlmsgerr)) return;
+    const auto entry = netlink::parse_neighbor(
+        {request.nlmsg_type, request.nlmsg_flags, m.body.subspan(sizeof(nlmsgerr))});
+    if (!entry || !entry->addr.is_v4()) return;
+    OwnFd out;
+    if (!out.adopt(sys::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0))) return;
+    const Result<uint64_t> here = namespace_key(out.fd());
+    if (!here || *here != key) return;  // this thread has moved to another namespace
+    const int one = 1;
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(kDiscardPort);
+    std::memcpy(&to.sin_addr, entry->addr.bytes.data() + 12, 4);
+    if (sys::setsockopt(out.fd(), SOL_SOCKET, SO_BINDTOIFINDEX, &entry->ifindex, sizeof(int)) !=
+            0 ||
+        sys::setsockopt(out.fd(), IPPROTO_IP, IP_TTL, &one, sizeof(one)) != 0 ||
+        sys::sendto(out.fd(), nullptr, 0, 0, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) <
+            0)
+        vma_log(debug, "net", "a neighbour could not be resolved without CAP_NET_ADMIN");
 }
 
 void NetworkMonitor::State::note_neighbor(const netlink::NeighborEntry& e) {

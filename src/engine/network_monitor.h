@@ -53,7 +53,8 @@ class NetworkMonitor {
     }
 
     Neighbor neighbor(int ifindex, const IpAddr& addr) const;
-    // Asks the kernel to resolve (ARP, and its retries, stay the kernel's). At most once per 100 ms and neighbour.
+    // Asks the kernel to resolve (ARP, and its retries, stay the kernel's). At most once per 100 ms and neighbour. Without
+    // CAP_NET_ADMIN the kernel refuses, and process() sends the neighbour an empty datagram instead.
     void resolve(int ifindex, const IpAddr& addr);
     // For an entry in use: when it is stale, has the kernel confirm it. At most once per second and neighbour.
     void keep_fresh(int ifindex, const IpAddr& addr);

@@ -52,7 +52,7 @@ Outcome TcpSocket::listen(int fd, int backlog) {
 void TcpSocket::open_rings(int fd) {
     std::lock_guard guard(control_);
     Reason why = Reason::none;
-    if (local_.addr.is_loopback() || int_option(fd, SOL_SOCKET, SO_REUSEPORT) ||
+    if (local_.addr.is_loopback() ||
         !Runtime::snapshot().rules.decide(Role::tcp_server, local_).offload)
         return;
     if (space_ == nullptr) space_ = Runtime::namespace_of(fd, &why);
@@ -60,11 +60,9 @@ void TcpSocket::open_rings(int fd) {
     const auto view = space_->monitor().view();
     for (const Interface& interface : view->interfaces()) {
         if (!NetSpace::can_carry_ring(interface)) continue;
-        bool covered = false;
-        for (const InterfaceAddress& a : interface.addresses)
-            covered =
-                covered || (a.addr.is_v4() && (local_.addr.is_any() || a.addr == local_.addr));
-        if (covered) (void)space_->shard(interface.index, &why);
+        const auto& addresses = interface.addresses;
+        if (std::any_of(addresses.begin(), addresses.end(), [](auto& a) { return a.addr.is_v4(); }))
+            (void)space_->shard(interface.index, &why);
     }
 }
 

@@ -85,7 +85,9 @@ class TcpSocket final : public Socket {
         const Phase phase = phase_.load(std::memory_order_acquire);
         return phase == Phase::kernel_listener || phase == Phase::listening;
     }
-    // Opens the rings that a listener's address covers.
+    // For a listener of a program that is about to lose the privilege to open rings: opens those of all interfaces with an
+    // address. The listener's own may be another process's (SO_REUSEPORT: adoption needs the ring), and a proxy connects
+    // by other interfaces than it listens on.
     void open_rings(int fd);
     // ---- From the kernel (tcp_adopt.cc)
     // The kernel's listener `listener`, a descriptor, has made `fd`: a connection that may be adopted later. `flags` are

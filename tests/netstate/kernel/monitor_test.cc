@@ -1,4 +1,6 @@
 // NetworkMonitor: live changes, a namespace with nothing in it, lost notifications, neighbours.
+#include <linux/capability.h>
+
 #include "namespace.h"
 
 namespace vma::test {
@@ -120,21 +122,25 @@ pid_t neighbor_host(int* ready, int* stop) {
     return child;
 }
 
+// The same, as 10.0.0.2 behind our v0 (10.0.0.1). -1: something failed.
+pid_t joined_host(int* ready, int* stop) {
+    const pid_t peer = neighbor_host(ready, stop);
+    char c = 0;
+    const bool joined =
+        peer > 0 && read(*ready, &c, 1) == 1 && c == 'y' &&
+        shell(
+            "ip link add v0 type veth peer name v1; ip addr add 10.0.0.1/24 dev v0; "
+            "ip link set v0 up; ip link set v1 netns " +
+            std::to_string(peer)) &&
+        write(*stop, "g", 1) == 1 && read(*ready, &c, 1) == 1 && c == 'y';
+    return joined ? peer : -1;
+}
+
 TEST(Monitor, NeighborsResolveThroughTheKernel) {
     IN_NAMESPACE([] {
         int ready = -1, stop = -1;
-        const pid_t peer = neighbor_host(&ready, &stop);
+        const pid_t peer = joined_host(&ready, &stop);
         ASSERT_GT(peer, 0);
-        char c = 0;
-        ASSERT_EQ(read(ready, &c, 1), 1);
-        ASSERT_EQ(c, 'y');
-        ASSERT_TRUE(
-            shell("ip link add v0 type veth peer name v1; ip addr add 10.0.0.1/24 dev v0; "
-                  "ip link set v0 up; ip link set v1 netns " +
-                  std::to_string(peer)));
-        ASSERT_EQ(write(stop, "g", 1), 1);
-        ASSERT_EQ(read(ready, &c, 1), 1);
-        ASSERT_EQ(c, 'y');
         auto m = open_monitor();
         ASSERT_TRUE(m);
         ASSERT_TRUE(
@@ -170,6 +176,34 @@ TEST(Monitor, NeighborsResolveThroughTheKernel) {
         }));
         EXPECT_EQ(m->neighbor(v0, there).mac, real);
         ASSERT_TRUE(shell("ip neigh flush dev v0; ip neigh del 10.0.0.2 dev v0 2>/dev/null; true"));
+        close(stop);
+        int status = 0;
+        EXPECT_EQ(waitpid(peer, &status, 0), peer);
+        close(ready);
+    });
+}
+
+// A server that dropped its privileges goes on resolving: the kernel refuses the request, a datagram does it.
+TEST(Monitor, NeighborsResolveWithoutPrivileges) {
+    IN_NAMESPACE([] {
+        int ready = -1, stop = -1;
+        const pid_t peer = joined_host(&ready, &stop);
+        ASSERT_GT(peer, 0);
+        auto m = open_monitor();
+        ASSERT_TRUE(m);
+        ASSERT_TRUE(
+            settle(*m, [&] { return m->view()->interface(std::string_view("v0"))->running; }));
+        const int v0 = m->view()->interface(std::string_view("v0"))->index;
+        const IpAddr there = IpAddr::v4(10, 0, 0, 2), nobody = IpAddr::v4(10, 0, 0, 77);
+        __user_cap_header_struct head{_LINUX_CAPABILITY_VERSION_3, 0};
+        const __user_cap_data_struct none[2] = {};
+        ASSERT_EQ(syscall(SYS_capset, &head, none), 0);
+        EXPECT_EQ(m->neighbor(v0, there).state, NeighborState::absent);
+        m->resolve(v0, there);
+        m->resolve(v0, nobody);
+        ASSERT_TRUE(settle(*m, [&] { return m->neighbor(v0, there).sendable(); }));
+        ASSERT_TRUE(
+            settle(*m, [&] { return m->neighbor(v0, nobody).state == NeighborState::failed; }));
         close(stop);
         int status = 0;
         EXPECT_EQ(waitpid(peer, &status, 0), peer);
