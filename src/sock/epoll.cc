@@ -2,8 +2,10 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <linux/futex.h>
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <new>
 
 #include "base/clock.h"
@@ -346,9 +348,43 @@ void Epoll::return_to_kernel(Pollable& member) {
     });
 }
 
+namespace {
+
+constexpr uintptr_t kPage = 4096;  // or a part of one
+
+// First and behind the last of the pages that this thread was last seen to be able to write its events to.
+thread_local uintptr_t t_room_begin = 0, t_room_end = 0;
+
+// Does the kernel write there for this program? Adds 0 to the word of that address; wakes nobody.
+bool takes_writes(uintptr_t at) {
+    static uint32_t nobody = 0;
+    constexpr long kAddNothing = 1L << 28;  // futex(2): FUTEX_OP_ADD of 0
+    return sys::raw(SYS_futex, sys::ptr(&nobody), FUTEX_WAKE_OP | FUTEX_PRIVATE_FLAG, 0, 0,
+                    long(at & ~uintptr_t{3}), kAddNothing) != -EFAULT;
+}
+
+// How many of the events the program's array has room for: a bad pointer is EFAULT, not a fault under our lock. Programs
+// use one array again and again, so the kernel is seldom asked.
+int room_for(const epoll_event* out, int max) {
+    const auto begin = reinterpret_cast<uintptr_t>(out);
+    const uintptr_t end = begin + size_t(max) * sizeof(epoll_event);
+    if (begin >= t_room_begin && end <= t_room_end && begin < end) [[likely]]
+        return max;
+    uintptr_t at = begin & ~(kPage - 1);
+    t_room_begin = at;
+    while (at < end && takes_writes(std::max(at, begin))) at += kPage;
+    t_room_end = at;
+    return at >= end ? max : int(at > begin ? (at - begin) / sizeof(epoll_event) : 0);
+}
+
+}  // namespace
+
 int Epoll::collect(epoll_event* out, int max) {
+    max = room_for(out,
+                   int(std::clamp<int64_t>(member_count_.load(std::memory_order_relaxed), 1, max)));
     SpinGuard guard(ready_lock_);
     if (ready_.empty()) return 0;
+    if (max == 0) return -EFAULT;
     List<EpollItem, &EpollItem::ready_hook>
         again;  // level-triggered ones stay ready, behind the others
     int n = 0;
@@ -385,17 +421,21 @@ class EpollTarget final : public WaitTarget {
     bool ready(bool slept) override {
         // Kernel members are looked at in every kKernelEvery-th turn, at once after a sleep that they ended, and whenever
         // something of ours is ready: neither side starves the other.
-        count = epoll_.collect(out_, max_);
+        count_ = epoll_.collect(out_, max_);
+        if (count_ < 0) return true;
         const bool look =
-            epoll_.has_kernel_members() && (count != 0 || !looked_ || turn_ % kKernelEvery == 0 ||
+            epoll_.has_kernel_members() && (count_ != 0 || !looked_ || turn_ % kKernelEvery == 0 ||
                                             (slept && kernel_.revents != 0));
         turn_++;
-        if (look && count < max_) {
+        if (look && count_ < max_) {
             looked_ = true;
-            const int n = sys::epoll_wait(kernel_.fd, out_ + count, max_ - count, 0);
-            if (n > 0) count += epoll_.past_call(out_ + count, n);
+            const int n = sys::epoll_wait(kernel_.fd, out_ + count_, max_ - count_, 0);
+            if (n > 0)
+                count_ += epoll_.past_call(out_ + count_, n);
+            else if (n == -EFAULT && count_ == 0)
+                count_ = n;
         }
-        return count != 0;
+        return count_ != 0;
     }
     void watch(Sleeper& sleeper) override { epoll_.watch.add(sleeper); }
     void unwatch(Sleeper& sleeper) override { epoll_.watch.remove(sleeper); }
@@ -404,9 +444,10 @@ class EpollTarget final : public WaitTarget {
         // Always: a member may turn into a kernel one while we sleep.
         return {&kernel_, 1};
     }
-    int count = 0;
+    Outcome answer() const { return count_ < 0 ? Outcome::error(-count_) : Outcome::value(count_); }
 
   private:
+    int count_ = 0;  // of events; or -EFAULT
     static constexpr unsigned kKernelEvery = 32;
     Epoll& epoll_;
     epoll_event* out_;
@@ -442,11 +483,11 @@ Outcome Epoll::wait(int epfd, epoll_event* out, int max, const timespec* timeout
         for (Shard* shard : target.shards()) shard->progress();
         TwinEvents::drain();
         target.ready(true);
-        return Outcome::value(target.count);
+        return target.answer();
     }
     switch (wait_until(target, governor_, limits)) {
         case WaitEnd::ready:
-            return Outcome::value(target.count);
+            return target.answer();
         case WaitEnd::timeout:
             return Outcome::value(0);
         case WaitEnd::interrupted:

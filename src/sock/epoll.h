@@ -87,7 +87,8 @@ class Epoll final : public Pollable {
         }
     }
 
-    // Writes up to `max` ready events of ours; applies LT, ET and one-shot.
+    // Writes up to `max` ready events of ours; applies LT, ET and one-shot. How many, or -EFAULT: some are ready and the
+    // program's array cannot be written to; they stay ready.
     int collect(epoll_event* out, int max);
     Outcome wait(int epfd, epoll_event* out, int max, const timespec* timeout,
                  const sigset_t* mask);

@@ -1,5 +1,6 @@
 // epoll over TCP and UDP sockets.
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 
 #include "differential/epoll_words.h"
@@ -61,6 +62,29 @@ void epoll_oneshot::a() {
     step("over");
 }
 void epoll_oneshot::b() { bytes(2); }
+
+BEHAVIOUR(epoll_bad_memory,
+          "no array for the events: EFAULT when there is one to tell, and it is told later");
+void epoll_bad_memory::a() {
+    const int s = connected(), ep = epoll_create1(0);
+    char* two = static_cast<char*>(
+        mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    if (mprotect(two + 4096, 4096, PROT_NONE) != 0) return;
+    auto* const bad = reinterpret_cast<epoll_event*>(two + 4096);
+    SEE(add(ep, s, EPOLLIN | EPOLLET));
+    SEE(epoll_wait(ep, bad, 8, 0));  // nothing is ready
+    byte(s);
+    SEE(epoll_wait(ep, bad, 8, 5000));
+    SEE(epoll_wait(ep, nullptr, 8, 5000));
+    SEE(epoll_wait(ep, reinterpret_cast<epoll_event*>(two + 4090), 8, 5000));  // half of one
+    SEE(epoll_wait(ep, bad - 1, 8, 5000));                                     // room for one
+    SEE(epoll_wait(ep, bad, 8, 0));
+    SEE(add(ep, s, EPOLLIN, EPOLL_CTL_MOD));
+    SEE(epoll_wait(ep, bad, 1, 5000));
+    SEE(events(ep, {s}, 5000));
+    step("over");
+}
+void epoll_bad_memory::b() { bytes(1); }
 
 BEHAVIOUR(epoll_errors, "EEXIST, ENOENT, EBADF, EINVAL, EPERM, EFAULT, ELOOP");
 void epoll_errors::a() {
