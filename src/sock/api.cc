@@ -131,6 +131,7 @@ void descriptor_gone(int fd) {
         static_cast<Socket*>(static_cast<Pollable*>(object))->descriptor_closed(fd);
     else
         static_cast<Epoll*>(static_cast<Pollable*>(object))->descriptor_closed(fd);
+    Visit::wait();
     release_object(object);
 }
 

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <new>
 
+#include "base/clock.h"
 #include "base/spin_lock.h"
 #include "base/sys.h"
+#include "engine/internal_thread.h"
 
 namespace vma::sock {
 
@@ -86,5 +88,27 @@ unsigned FdTable::high_water() { return g_high.load(std::memory_order_acquire); 
 void FdTable::lock() { g_lock.lock(); }
 void FdTable::unlock() { g_lock.unlock(); }
 void FdTable::forget_lock_in_child() { new (&g_lock) SpinLock; }
+
+namespace {
+std::atomic<uint32_t> g_visits{0};  // odd while there is one
+}
+
+Visit::Visit() {
+    if (InternalThread::is_current()) g_visits.fetch_add(1, std::memory_order_seq_cst);
+}
+Visit::~Visit() {
+    if (InternalThread::is_current()) g_visits.fetch_add(1, std::memory_order_seq_cst);
+}
+
+void Visit::wait() {
+    const uint32_t seen = g_visits.load(std::memory_order_seq_cst);
+    if ((seen & 1) == 0 || InternalThread::is_current()) return;
+    constexpr Duration kBound = Duration::seconds(1);
+    const Instant end = monotonic_now() + kBound;
+    while (g_visits.load(std::memory_order_acquire) == seen && monotonic_now() < end)
+        sys::raw(SYS_sched_yield);
+}
+
+void Visit::forget_in_child() { g_visits.store(0, std::memory_order_relaxed); }
 
 }  // namespace vma::sock

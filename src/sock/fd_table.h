@@ -60,4 +60,18 @@ class ObjectRef {
     Object* object_;
 };
 
+// Marks that the internal thread looks at an object which it holds a reference of. A close of the last descriptor waits for
+// that: what close() promises (the port is free, epoll sets have forgotten the socket) must not hang on a look of ours.
+// Counts on the internal thread only; not nested; made before the reference and gone after it; never around anything that
+// waits for the program.
+class Visit {
+  public:
+    Visit();
+    ~Visit();
+    Visit(const Visit&) = delete;
+    Visit& operator=(const Visit&) = delete;
+    static void wait();  // until a look that is under way has ended; a second at most
+    static void forget_in_child();
+};
+
 }  // namespace vma::sock

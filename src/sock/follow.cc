@@ -74,32 +74,19 @@ void follow_network() {
     if (!touch && generation == seen_generation) return;
     seen_generation = generation;
     if (touch) next_touch = monotonic_now() + Duration::millis(500);
-    // References first, work after: the work takes locks that come after the table's.
-    constexpr unsigned kBatch = 256;
-    unsigned from = 0;
-    for (;;) {
-        Object* batch[kBatch];
-        unsigned n = 0;
-        int last = -1;
-        const unsigned high = FdTable::high_water();
-        for (unsigned fd = from; fd < high && n < kBatch; fd++) {
-            last = int(fd);
-            if (!maybe_ours(int(fd))) continue;
-            if (Object* object = FdTable::acquire(int(fd))) batch[n++] = object;
+    const unsigned high = FdTable::high_water();
+    for (unsigned fd = 0; fd < high; fd++) {
+        if (!maybe_ours(int(fd))) continue;
+        const Visit visit;
+        const ObjectRef ref{int(fd)};
+        if (!ref || ref.get()->inherited.load(std::memory_order_relaxed)) continue;
+        if (ref.get()->kind == ObjectKind::udp) {
+            auto& socket = static_cast<UdpSocket&>(*ref.get());
+            socket.network_changed();
+            if (touch) socket.touch_neighbors();
+        } else if (ref.get()->kind == ObjectKind::tcp) {
+            static_cast<TcpSocket&>(*ref.get()).network_changed();
         }
-        for (unsigned i = 0; i < n; i++) {
-            const bool own = !batch[i]->inherited.load(std::memory_order_relaxed);
-            if (own && batch[i]->kind == ObjectKind::udp) {
-                auto& socket = static_cast<UdpSocket&>(*batch[i]);
-                socket.network_changed();
-                if (touch) socket.touch_neighbors();
-            } else if (own && batch[i]->kind == ObjectKind::tcp) {
-                static_cast<TcpSocket&>(*batch[i]).network_changed();
-            }
-            release_object(batch[i]);
-        }
-        if (last < 0 || unsigned(last) + 1 >= high) return;
-        from = unsigned(last) + 1;
     }
 }
 

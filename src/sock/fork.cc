@@ -79,6 +79,7 @@ void fork_in_child() {
     const int kept = control >= 0 ? sys::fcntl(control, F_DUPFD_CLOEXEC, 3) : -1;
     own_fds_close_in_child();
     FdTable::forget_lock_in_child();
+    Visit::forget_in_child();
     ThreadSleep::forget_in_child();
     TwinEvents::forget_in_child();
     udp_forget_in_child();
@@ -138,6 +139,7 @@ void serve_children() {
     const unsigned high = FdTable::high_water();
     for (unsigned fd = 0; fd < high; fd++) {
         if (!maybe_ours(int(fd))) continue;
+        const Visit visit;
         ObjectRef ref{int(fd)};
         if (!ref || !ref.get()->is_socket() || ref.get()->inherited.load(std::memory_order_relaxed))
             continue;

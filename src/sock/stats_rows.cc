@@ -78,6 +78,7 @@ void publish_rings() {
 void publish_sockets() {
     for (unsigned fd = 0; fd < FdTable::high_water(); fd++) {
         if (!maybe_ours(int(fd))) continue;
+        const Visit visit;
         ObjectRef ref{int(fd)};
         if (!ref || !ref.get()->is_socket() || ref.get()->inherited.load(std::memory_order_acquire))
             continue;

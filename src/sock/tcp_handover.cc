@@ -117,6 +117,7 @@ void tcp_hand_over_late() {
     if (g_fading.load(std::memory_order_relaxed) == 0) return;
     for (unsigned fd = 0; fd < FdTable::high_water(); fd++) {
         if (!maybe_ours(int(fd))) continue;
+        const Visit visit;
         ObjectRef ref{int(fd)};
         if (ref && ref.get()->kind == ObjectKind::tcp &&
             !ref.get()->inherited.load(std::memory_order_relaxed))
