@@ -42,10 +42,12 @@ void fill_head(Tcb& t, SegmentHead& h, Seq seq, uint8_t flags, unsigned segments
     t.count.segs_out += segments;
 }
 
-// Our own number for a segment without text, inside the window that the peer may have shrunk.
+// Our own number for a segment without text, inside the window that the peer may have shrunk, as Linux: what the rounding of
+// a scaled window hides is no shrinking.
 Seq bare_seq(const Tcb& t) {
     const Seq edge = t.snd.una + t.snd.wnd;
-    return t.snd.nxt > edge && uint32_t(t.snd.nxt - edge) < (1u << t.snd.wscale) ? edge : t.snd.nxt;
+    const uint32_t rounding = (1u << t.snd.wscale) - 1;
+    return t.snd.nxt <= edge || uint32_t(t.snd.nxt - edge) <= rounding ? t.snd.nxt : edge;
 }
 
 bool plan_reset(Tcb& t, SegmentPlan& p) {
