@@ -29,7 +29,7 @@ struct OpenParams {
     const FastOpenKeys* fast_open_keys = nullptr;
     bool fast_open = false, no_cookie = false;
     uint16_t fast_open_room = 0;
-    Cookie cookie;
+    Cookie cookie{};
 };
 // Active open of a fresh Tcb: SYN_SENT, the SYN is ready to be pulled. With Fast Open, write() comes before the pull.
 void connect(Tcb& t, const OpenParams& open, const TcpConfig& cfg, Instant now);
