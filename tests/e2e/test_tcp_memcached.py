@@ -17,7 +17,8 @@ class Memcached(ProgramCase):
         self.port = next(ports)
         server = self.b.start([need("memcached", "memcached"), "-l", self.b.ip, "-p", self.port, "-U", self.port, "-t", 4,
                                "-m", 64, *(["-u", "nobody"] if drops else [])],
-                              env=ends.env("server"), prefix=() if drops else as_user("nobody", "nogroup"))
+                              env=ends.env("server") if drops else self.readable(ends.env("server")),
+                              prefix=() if drops else as_user("nobody", "nogroup"))
         self.b.wait_bound("tcp", self.port, process=server)
         self.b.wait_bound("udp", self.port, process=server)
         if "server" in ends and not drops:

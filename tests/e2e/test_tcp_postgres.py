@@ -40,7 +40,7 @@ class Postgres(ProgramCase):
         self.port = next(ports)
         words = ["-D", self.data, "-h", self.b.ip, "-p", self.port, "-k", self.folder, "-F", "-c", "max_connections=60",
                  "-c", "shared_buffers=32MB", *settings]
-        server = self.b.start([program("postgres"), *words], env=ends.env("server"), cwd=self.folder,
+        server = self.b.start([program("postgres"), *words], env=self.readable(ends.env("server")), cwd=self.folder,
                               prefix=as_user("postgres", "postgres") if capable else as_user("postgres", "postgres", ()))
         server.expect("ready to accept connections", 30)
         return server

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 
 import case
-from netns import preload_env
+from netns import binary, library, preload_env
 
 SLACK = 300  # segments of connections that begin before a ring serves the listener, or end after it is gone
 
@@ -91,6 +91,15 @@ class ProgramCase(case.NetCase):
         with open(self.path(name), "w") as f:
             f.write(text)
         return self.path(name)
+
+    def readable(self, env):
+        """Environment for a program that another user starts: the library is where everybody may read it."""
+        if not env:
+            return env
+        for source, name in ((library(), "libvma.so"), (binary("vmad"), "vmad")):
+            if not os.path.exists(self.path(name)):
+                shutil.copy(source, self.path(name))
+        return {**env, "LD_PRELOAD": self.path("libvma.so")}
 
     def certificate(self, ip):
         """key.pem and cert.pem in the folder, for vt.test and the address."""
