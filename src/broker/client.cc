@@ -302,9 +302,9 @@ void unsteer(const Steer& flow) {
     tell(Op::unsteer, &flow, sizeof flow);
 }
 
-void watch(const Watch& watch, int arena_memfd) {
+Status watch(const Watch& watch, int arena_memfd) {
     std::lock_guard guard(g_lock);
-    tell(Op::watch, &watch, sizeof watch, {&arena_memfd, 1});
+    return ask(Op::watch, &watch, sizeof watch, {&arena_memfd, 1});
 }
 
 size_t hold(std::span<const Held> items, std::span<const int> twins) {

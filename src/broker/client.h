@@ -44,8 +44,10 @@ Status show_ring(const ShowRing& ring, int doorbell);
 Status steer(const Steer& flow, int twin);
 void unsteer(const Steer& flow);
 
+// ok(): from now on the arena's connections are rescued if the process is killed.
+Status watch(const Watch& watch, int arena_memfd);
+
 // One-way messages; lost when there is no session.
-void watch(const Watch& watch, int arena_memfd);
 // Twins that a child will share, any number. How many the broker has taken.
 size_t hold(std::span<const Held> items, std::span<const int> twins);
 void drop(const Held& item);

@@ -219,7 +219,7 @@ Result<tcp::Snapshot> from_wire(const WireSnapshot& w) {
 }
 
 bool answered(Op op) {
-    return (op >= Op::restore && op <= Op::release) || op == Op::prove ||
+    return (op >= Op::restore && op <= Op::release) || op == Op::watch || op == Op::prove ||
            (op >= Op::open_ring && op <= Op::steer);
 }
 

@@ -23,7 +23,7 @@
 namespace vma::broker {
 
 inline constexpr uint32_t kMagic = 0x766d6162;  // "vmab"
-inline constexpr uint16_t kVersion = 2;
+inline constexpr uint16_t kVersion = 3;
 inline constexpr unsigned kMostFds = 253;              // of one message: SCM_MAX_FD
 inline constexpr uint32_t kMostQueueBytes = 64 << 20;  // unacked, unsent and unread each
 inline constexpr size_t kMostMessage = 32 * 1024;      // bytes of one packet
@@ -43,10 +43,11 @@ enum class Op : uint16_t {
     checkpoint,  // fds: the twin. The answer has the image and a memfd with the bytes, if there are any
     resume,      // fds: the twin; undo of checkpoint
     release,  // fds: the twin
-    watch,  // fds: the arena's memfd. If this process dies, its connections are rescued. No answer
-    hold,   // fds: twins of connections that a forked child shares. No answer
-    drop,   // twins that are held no longer. No answer
-    prove,  // fds: a socket bound to a port: tuples of that port are this process's
+    // fds: the arena's memfd. Answered: from then on the connections are rescued if this process dies.
+    watch,
+    hold,             // fds: twins of connections that a forked child shares. No answer
+    drop,             // twins that are held no longer. No answer
+    prove,            // fds: a socket bound to a port: tuples of that port are this process's
     drop_privileges,  // from now on this process is not believed more than any other. No answer
     leaving,          // exec comes: when the session ends, the connections have no owner. No answer
     staying,          // exec failed. No answer

@@ -143,7 +143,11 @@ void broker_watch(Shard& shard) {
         w.slot = estate.slot;
         w.token = estate.token;
         w.ifindex = shard.ifindex();
-        broker::watch(w, arena.memfd());
+        if (const Status done = broker::watch(w, arena.memfd()); !done)
+            vma_log(info, "broker",
+                    "the broker does not watch the connections of interface {} (errno {}): they "
+                    "are lost if the process is killed",
+                    shard.ifindex(), done.error());
         return;
     }
 }

@@ -389,9 +389,12 @@ TEST_F(Rings, WatchOnlyOfOwnRingsWithoutTrust) {
     greet(false);
     EXPECT_TRUE(send(Op::watch, &w, sizeof w, {kFile}));
     EXPECT_EQ(calls("watch"), 0);
+    EXPECT_TRUE(answer.send) << "a process may be killed right after connect()";
+    EXPECT_EQ(answer.reply.error, EACCES);
     EXPECT_EQ(open(), 0);
     EXPECT_TRUE(send(Op::watch, &w, sizeof w, {kFile}));
     EXPECT_EQ(calls("watch"), 1);
+    EXPECT_EQ(answer.reply.error, 0);
     greet(true);
     EXPECT_TRUE(send(Op::watch, &w, sizeof w, {kFile}));
     EXPECT_EQ(calls("watch"), 2);
