@@ -28,6 +28,7 @@ uint32_t mixed(uint32_t h, size_t v) {
 }
 
 constexpr size_t kMostText = 64u << 20;  // bytes of one queue
+constexpr size_t kMostSteps = kMostText / 16;
 
 }  // namespace
 
@@ -123,6 +124,54 @@ unsigned Salvage::walk(Instant now, void (*fn)(void*, const Found&), void* conte
     return sound ? nonsense : nonsense + 1;
 }
 
+// Calls each(record, text) for the texts of the queue, front to back, while it returns true. False: it did not, or a record
+// is not in the arena.
+template <class Each>
+bool Salvage::walk_unread(const Found& found, Each&& each) const {
+    const ListHook* const end = found.address->tcb.in.packets.end_hook();
+    const ListHook* hook = Copy<ListHook>(end)->next;
+    for (size_t steps = 0; hook != end; steps++) {
+        const auto* buf = reinterpret_cast<const PacketBuf*>(
+            reinterpret_cast<const uint8_t*>(hook) - offsetof(PacketBuf, hook));
+        if (!inside(buf, sizeof *buf) || steps > kMostSteps) return false;
+        const Copy<PacketBuf> b(buf);
+        tcp::RxText text;
+        std::memcpy(&text, b->scratch, sizeof text);
+        if (!each(*b, text)) return false;
+        hook = b->hook.next;
+    }
+    return true;
+}
+
+__attribute__((no_sanitize("bool"))) bool Salvage::coherent(const Found& found) const {
+    const Copy<TcpConnection> c(found.address);
+    const tcp::SendBuffer& out = c->tcb.out;
+    if (!(out.start == Seq::min(found.snapshot.snd_una, found.snapshot.snd_end))) return false;
+    uint64_t held = 0;
+    size_t steps = 0;
+    for (const tcp::SendChunk* chunk = out.head; chunk != nullptr;) {
+        if (!inside(chunk, sizeof *chunk) || ++steps > kMostSteps) return false;
+        const Copy<tcp::SendChunk> k(chunk);
+        if (k->begin > k->end) return false;
+        held += k->end - k->begin;
+        chunk = k->next;
+    }
+    if (held != out.bytes) return false;
+
+    const tcp::Rcv& rcv = c->tcb.rcv;
+    if (rcv.fin_done ? !(rcv.nxt == rcv.fin + 1) : rcv.fin_seen && rcv.nxt > rcv.fin) return false;
+    uint64_t unread = 0;
+    Seq next = found.snapshot.rcv_nxt - c->tcb.in.bytes;
+    return walk_unread(found,
+                       [&](const PacketBuf&, const tcp::RxText& text) {
+                           unread += text.len;
+                           const bool follows = text.seq == next && unread <= c->tcb.in.bytes;
+                           next = text.end();
+                           return follows;
+                       }) &&
+           unread == c->tcb.in.bytes;
+}
+
 bool Salvage::copy_unacked(const Found& found, Seq from, uint8_t* to, size_t n) const {
     const Copy<TcpConnection> c(found.address);
     const tcp::SendBuffer& out = c->tcb.out;
@@ -131,7 +180,7 @@ bool Salvage::copy_unacked(const Found& found, Seq from, uint8_t* to, size_t n) 
     if (from < at) return false;
     size_t done = 0, steps = 0;
     for (const tcp::SendChunk* chunk = out.head; done < n; steps++) {
-        if (!inside(chunk, sizeof *chunk) || steps > kMostText / 16) return false;
+        if (!inside(chunk, sizeof *chunk) || steps > kMostSteps) return false;
         const Copy<tcp::SendChunk> k(chunk);
         if (k->begin > k->end || !inside(chunk, sizeof *chunk + k->end)) return false;
         const uint32_t held = k->end - k->begin;
@@ -149,20 +198,11 @@ bool Salvage::copy_unacked(const Found& found, Seq from, uint8_t* to, size_t n) 
 }
 
 bool Salvage::copy_unread(const Found& found, uint8_t* to, size_t n) const {
-    const auto& packets = found.address->tcb.in.packets;
-    const ListHook* const end = packets.end_hook();
-    const ListHook* hook = Copy<ListHook>(end)->next;
-    size_t done = 0, steps = 0;
-    while (done < n && hook != end) {
-        const auto* buf = reinterpret_cast<const PacketBuf*>(
-            reinterpret_cast<const uint8_t*>(hook) - offsetof(PacketBuf, hook));
-        if (!inside(buf, sizeof *buf) || ++steps > kMostText / 16) return false;
-        const Copy<PacketBuf> b(buf);
-        tcp::RxText text;
-        std::memcpy(&text, b->scratch, sizeof text);
+    size_t done = 0;
+    (void)walk_unread(found, [&](const PacketBuf& buf, const tcp::RxText& text) {
         const size_t take = std::min<size_t>(n - done, text.len);
         const uint8_t* from = nullptr;
-        const uint64_t data = reinterpret_cast<uintptr_t>(b->data) + uint64_t(text.offset);
+        const uint64_t data = reinterpret_cast<uintptr_t>(buf.data) + uint64_t(text.offset);
         const auto base = reinterpret_cast<uintptr_t>(base_);
         if (data >= base && take <= bytes_ && data - base <= bytes_ - take)
             from = reinterpret_cast<const uint8_t*>(data);
@@ -172,8 +212,8 @@ bool Salvage::copy_unread(const Found& found, uint8_t* to, size_t n) const {
         if (from == nullptr) return false;
         std::memcpy(to + done, from, take);
         done += take;
-        hook = b->hook.next;
-    }
+        return done < n;
+    });
     return done == n;
 }
 

@@ -48,7 +48,7 @@ class Salvage {
     // of this build.
     Status open(const void* base, size_t bytes, uint64_t root, const LentMemory& lent);
 
-    // Was a thread inside the stack when the process died? Then records may be half changed.
+    // Was a thread inside the stack when the process died? Then the record it worked on may be half changed.
     bool was_held() const;
 
     struct Found {
@@ -66,6 +66,10 @@ class Salvage {
         };
         return walk(now, &Call::one, &fn);
     }
+    // Do the numbers of the connection agree with its queues, byte for byte? The stack writes them in an order in which
+    // they do not agree while it is half way (order_stores(), base/order.h); bytes that were not written out yet, or are
+    // counted twice, are never taken for sound.
+    bool coherent(const Found& found) const;
     // Exactly n bytes of the queues, or false. From the sequence number `from`; from the front.
     bool copy_unacked(const Found& found, Seq from, uint8_t* to, size_t n) const;
     bool copy_unread(const Found& found, uint8_t* to, size_t n) const;
@@ -74,6 +78,8 @@ class Salvage {
     bool inside(const void* p, size_t n) const;
 
   private:
+    template <class Each>
+    bool walk_unread(const Found& found, Each&& each) const;
     unsigned walk(Instant now, void (*fn)(void*, const Found&), void* context) const;
 
     const uint8_t* base_ = nullptr;

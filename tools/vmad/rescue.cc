@@ -113,7 +113,7 @@ void Work::restore(const Salvage& salvage, const Salvage::Found& found, bool dam
     Restored r;
     r.snapshot = found.snapshot;
     r.held = found.waiting ? nullptr : held_for(found);
-    r.reset = found.waiting || damaged;
+    r.reset = found.waiting || (damaged && !salvage.coherent(found));
     // Through the same checks as if it had come by message.
     if (!vma::broker::from_wire(vma::broker::to_wire(found.snapshot))) {
         counters.nonsense++;

@@ -52,7 +52,7 @@ struct Estate {
 struct RescueCounters {
     uint32_t delivered = 0;  // orphans that the kernel sees through
     uint32_t shared = 0;     // went into a child's twin
-    uint32_t reset = 0;      // not accepted yet, or the process died inside the stack
+    uint32_t reset = 0;      // not accepted yet, or half changed when the process died
     uint32_t lost = 0;       // not restored: the kernel answers the peer with a reset
     uint32_t nonsense = 0;   // records that contradict themselves
 };

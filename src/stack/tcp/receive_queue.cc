@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/order.h"
+
 namespace vma::tcp {
 
 bool merge_text(PacketBuf& to, const PacketBuf& from, RxText text) {
@@ -11,6 +13,7 @@ bool merge_text(PacketBuf& to, const PacketBuf& from, RxText text) {
     const uint64_t at = uint64_t(last.offset) + last.len;
     if (at + text.len > to.room) return false;  // room is 0 for lent memory
     std::memcpy(to.data + at, from.data + text.offset, text.len);
+    order_stores();
     last.len += text.len;
     return true;
 }
@@ -18,10 +21,15 @@ bool merge_text(PacketBuf& to, const PacketBuf& from, RxText text) {
 void ReceiveQueue::append(Packet packet) {
     const RxText text = text_of(*packet);
     bytes += text.len;
+    order_stores();
     PacketBuf* last = packets.back();
-    if (last != nullptr && merge_text(*last, *packet, text)) return;
+    if (last != nullptr && merge_text(*last, *packet, text)) {
+        order_stores();
+        return;
+    }
     ++frames;
     packets.push_back(*packet.detach());
+    order_stores();  // RCV.NXT moves afterwards
 }
 
 size_t ReceiveQueue::peek(const iovec* iov, size_t count, size_t skip) {
@@ -57,9 +65,11 @@ void ReceiveQueue::consume(uint32_t n) {
         if (p == nullptr) return;
         RxText& text = text_of(*p);
         const uint32_t k = std::min(n, text.len);
+        text.len -= k;  // first: the sum is wrong until all is done
+        order_stores();
         text.offset += k;
-        text.len -= k;
         text.seq += k;
+        order_stores();
         bytes -= k;
         n -= k;
         if (text.len > 0) return;
@@ -71,6 +81,7 @@ void ReceiveQueue::consume(uint32_t n) {
 Packet ReceiveQueue::take_front() {
     PacketBuf* p = packets.pop_front();
     if (p == nullptr) return {};
+    order_stores();
     bytes -= text_of(*p).len;
     --frames;
     return Packet(p);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <new>
 
+#include "base/order.h"
 #include "stack/tcp/sack.h"
 
 namespace vma::tcp {
@@ -69,7 +70,9 @@ bool SendBuffer::append_all(TcpMemory& memory, const void* data, size_t n) {
         }
         const uint32_t k = uint32_t(std::min<size_t>(n, tail->room - tail->end));
         std::memcpy(tail->data() + tail->end, from, k);
+        order_stores();
         tail->end += k;
+        order_stores();
         bytes += k;
         from += k;
         n -= k;
@@ -83,8 +86,11 @@ void SendBuffer::acknowledge(TcpMemory& memory, Seq una) {
         const uint32_t held = head->end - head->begin;
         const uint32_t k = std::min(uint32_t(advance), held);
         head->begin += k;
+        order_stores();
         start += k;
+        order_stores();
         bytes -= k;
+        order_stores();
         advance -= int32_t(k);
         if (k < held) break;
         SendChunk* gone = head;
@@ -160,7 +166,9 @@ void SendBuffer::clear(TcpMemory& memory) {
     }
     tail = nullptr;
     hints[0] = hints[1] = {};
+    order_stores();
     start += bytes;
+    order_stores();
     bytes = 0;
 }
 

@@ -158,6 +158,56 @@ TEST_F(SalvageTest, SeesThatSomebodyWasInside) {
     EXPECT_FALSE(salvage.was_held());
 }
 
+// A thread that dies inside the stack leaves at most the connection it worked on half changed, and that is seen.
+TEST_F(SalvageTest, HalfChangedConnectionsAreNotCoherent) {
+    const auto to_send = bytes_of(70'000, 3), unread = bytes_of(100'000, 9);
+    TcpConnection* c = add(1000, to_send, unread);
+    add(1001, {}, {});
+    tcp::Tcb& t = c->tcb;
+    Salvage salvage;
+    ASSERT_TRUE(open(salvage));
+    const auto sound = [&] {
+        unsigned n = 0;
+        for (const Salvage::Found& f : all(salvage)) n += salvage.coherent(f);
+        return n;
+    };
+    EXPECT_EQ(sound(), 2u);
+    const auto expect_torn = [&](const char* what, auto&& change, auto&& undo) {
+        change();
+        EXPECT_EQ(sound(), 1u) << what;
+        undo();
+        ASSERT_EQ(sound(), 2u) << what;
+    };
+    // Each step of the ways through SendBuffer and ReceiveQueue, as it is when the next one has not happened.
+    expect_torn(
+        "written, not counted", [&] { t.out.tail->end += 5; }, [&] { t.out.tail->end -= 5; });
+    expect_torn(
+        "acknowledged: begin", [&] { t.out.head->begin += 9; }, [&] { t.out.head->begin -= 9; });
+    expect_torn(
+        "acknowledged: start", [&] { t.out.head->begin += 9, t.out.start += 9; },
+        [&] { t.out.head->begin -= 9, t.out.start += uint32_t(-9); });
+    expect_torn(
+        "acknowledged: not SND.UNA",
+        [&] { t.out.head->begin += 9, t.out.start += 9, t.out.bytes -= 9; },
+        [&] { t.out.head->begin -= 9, t.out.start += uint32_t(-9), t.out.bytes += 9; });
+    tcp::RxText& first = tcp::text_of(*t.in.front());
+    tcp::RxText& last = tcp::text_of(*t.in.packets.back());
+    expect_torn(
+        "read: length", [&] { first.len -= 7; }, [&] { first.len += 7; });
+    expect_torn(
+        "read: not counted", [&] { first.len -= 7, first.offset += 7, first.seq += 7; },
+        [&] { first.len += 7, first.offset -= 7, first.seq += uint32_t(-7); });
+    expect_torn(
+        "received: counted", [&] { t.in.bytes += 11; }, [&] { t.in.bytes -= 11; });
+    expect_torn(
+        "received: not RCV.NXT", [&] { t.in.bytes += 11, last.len += 11; },
+        [&] { t.in.bytes -= 11, last.len -= 11; });
+    t.rcv.fin_seen = true;
+    t.rcv.fin = t.rcv.nxt;
+    expect_torn(
+        "FIN: not RCV.NXT", [&] { t.rcv.fin_done = true; }, [&] { t.rcv.fin_done = false; });
+}
+
 TEST_F(SalvageTest, AnotherBuildOrNoRoot) {
     Salvage salvage;
     const auto root = reinterpret_cast<uintptr_t>(shard_->root());
