@@ -75,7 +75,8 @@ bool move_to_kernel(Shard& shard, TcpConnection& c, int fd, Reason why) {
     const uint64_t token = std::exchange(c.orphan_token, 0);
     shard.tcp().forget(c, now);
     const Status finished = by.finish(fd, s, queues, saved);
-    if (!finished)
+    // A peer that resets the connection right then loses nothing that it wanted.
+    if (!finished && finished.error() != ECONNRESET && finished.error() != EPIPE)
         vma_log(warning, "sock", "fd {}: in the kernel now, but unsent bytes are lost: errno {}",
                 fd, finished.error());
     Strays strays(by);

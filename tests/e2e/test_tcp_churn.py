@@ -41,6 +41,8 @@ class Churn(case.NetCase):
         serve = self.python(self.b, "tcp_churn.py", "serve", self.b.ip, port, start=True, stdin=subprocess.PIPE, cpu=1,
                             env=QUIET if server else None)
         serve.expect("ready")
+        if server:
+            self.b.wait_served(port, serve)  # else the first connection may be the kernel's, and the ring opened after it
         before = {s: s.counters("Tcp")["InSegs"] for s in (self.a, self.b)}
 
         def ask():
