@@ -1,5 +1,6 @@
 #include "engine/internal_thread.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -7,7 +8,9 @@
 #include <sys/eventfd.h>
 
 #include <atomic>
+#include <mutex>
 #include <new>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/deferred_signal.h"
@@ -26,6 +29,8 @@ constexpr Duration kAttendEvery = Duration::millis(10);
 constexpr Duration kAttendIdle =
     Duration::millis(250);  // threads of the program sleep on every shard, or nothing moves
 constexpr Duration kHousekeeping = Duration::millis(500);
+// A limit that lets no thread be made may be lifted, but every socket asks.
+constexpr Duration kStartEvery = Duration::seconds(1);
 // A turn takes microseconds, or as long as another process holds the lock of the shared tables; a loaded machine may not let
 // the thread run at once.
 constexpr Duration kStopWithin = Duration::seconds(2);
@@ -39,12 +44,36 @@ RulesWatch& rules_watch() {
 }
 pthread_t g_thread;
 std::atomic<bool> g_running{false};
+std::mutex g_start_lock;
+Instant g_failed_at = Instant::never();  // the last attempt, under the lock
+bool g_said = false;                     // that there is none
 std::atomic<bool> g_stop{false};
 std::atomic<uint32_t> g_ended{0};
+std::atomic<int> g_tid{0};  // 0: there is no thread
 // When the thread will wake by itself; 0 while it is awake. A deadline this close to it does not deserve a wake-up.
 std::atomic<int64_t> g_wakes_at{0};
 constexpr Duration kSlack = Duration::millis(4);
 thread_local bool t_internal = false;
+
+// What another thread wants done on this one. One at a time.
+enum : uint32_t { kIdle, kWanted, kRunning, kDone };
+struct Errand {
+    std::mutex lock;
+    std::atomic<uint32_t> state{kIdle};
+    void (*what)(void*) = nullptr;
+    void* context = nullptr;
+};
+Errand g_errand;
+
+void run_errand() {
+    uint32_t wanted = kWanted;
+    if (g_errand.state.load(std::memory_order_relaxed) != kWanted ||
+        !g_errand.state.compare_exchange_strong(wanted, kRunning))
+        return;
+    g_errand.what(g_errand.context);
+    g_errand.state.store(kDone, std::memory_order_release);
+    sys::futex(reinterpret_cast<uint32_t*>(&g_errand.state), 1 /* FUTEX_WAKE */, 1);
+}
 
 // One turn: returns the shards that need our eyes on their ring fd while we sleep.
 struct Attendance {
@@ -123,6 +152,7 @@ void turn(Instant& next_housekeeping) {
     if (fds[0].revents) {
         uint64_t drained;
         sys::read(g_control.fd(), &drained, sizeof drained);
+        run_errand();
     }
     bool network = monotonic_now() >= due;
     if (fds[1].revents && rules_watch().process()) Runtime::reload_rules(true);
@@ -151,25 +181,23 @@ void watch_rules(const Options& options) {
 
 void* run(void*) {
     t_internal = true;
+    g_tid = int(sys::raw(SYS_gettid));
     LibraryScope scope;  // every libc call made from here goes straight to libc
     pthread_setname_np(pthread_self(), "vma");
     Instant next_housekeeping = monotonic_now() + kHousekeeping;
     if (rules_watch().active()) Runtime::reload_rules(true);
     while (!g_stop.load(std::memory_order_acquire)) turn(next_housekeeping);
+    g_tid = 0;
     g_ended.store(1, std::memory_order_release);
     sys::futex(reinterpret_cast<uint32_t*>(&g_ended), 1 /* FUTEX_WAKE */, 1);
     return nullptr;
 }
 
-}  // namespace
-
-bool InternalThread::start() {
-    if (g_running.exchange(true)) return true;
+// 0 or an errno.
+int start_thread() {
     const int fd = sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (fd < 0 || !g_control.adopt(fd)) {
-        g_running = false;
-        return false;
-    }
+    if (fd < 0) return -fd;
+    if (const Status adopted = g_control.adopt(fd); !adopted) return adopted.error();
     g_stop = false;
     g_ended = 0;
     // The program's signals are the program's threads' business.
@@ -195,17 +223,31 @@ bool InternalThread::start() {
     const int error = pthread_create(&g_thread, &attr, run, nullptr);
     pthread_attr_destroy(&attr);
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    if (error) {
-        vma_log(
-            warning, "engine",
-            "the internal thread could not start (errno {}): idle sockets are served only in calls",
-            error);
-        g_running = false;
-        g_control.reset();
-        rules_watch().reset();
-        return false;
+    return error;
+}
+
+}  // namespace
+
+bool InternalThread::start() {
+    if (g_running.load(std::memory_order_acquire)) return true;
+    std::lock_guard guard(g_start_lock);
+    if (g_running.load(std::memory_order_relaxed)) return true;
+    const Instant now = monotonic_now();
+    if (!g_failed_at.is_never() && now < g_failed_at + kStartEvery) return false;
+    const int error = start_thread();
+    if (error == 0) {
+        g_failed_at = Instant::never();
+        g_running.store(true, std::memory_order_release);
+        return true;
     }
-    return true;
+    g_failed_at = now;
+    g_control.reset();
+    rules_watch().reset();
+    if (!std::exchange(g_said, true))
+        vma_log(warning, "engine",
+                "the internal thread could not start (errno {}{}): sockets stay with the kernel",
+                error, error == EAGAIN ? ", RLIMIT_NPROC or pids.max of the cgroup" : "");
+    return false;
 }
 
 void InternalThread::poke() {
@@ -230,9 +272,44 @@ void InternalThread::stop() {
 }
 
 void InternalThread::forget_in_child() {
+    new (&g_start_lock) std::mutex;
+    new (&g_errand) Errand;
+    g_failed_at = Instant::never();
+    g_tid = 0;
     g_running = false;
     g_control.reset();
     rules_watch().reset();
+}
+
+bool InternalThread::perform(void (*what)(void*), void* context) {
+    if (!g_running.load(std::memory_order_acquire) || t_internal) return false;
+    std::lock_guard guard(g_errand.lock);
+    g_errand.what = what;
+    g_errand.context = context;
+    g_errand.state.store(kWanted, std::memory_order_release);
+    poke();
+    const Instant deadline = monotonic_now() + kStopWithin;
+    for (;;) {
+        uint32_t state = g_errand.state.load(std::memory_order_acquire);
+        if (state == kDone) break;
+        // What has begun ends: `context` is in use.
+        if (state == kWanted && monotonic_now() >= deadline &&
+            g_errand.state.compare_exchange_strong(state, kIdle))
+            return false;
+        const timespec slice{0, 10'000'000};
+        sys::futex(reinterpret_cast<uint32_t*>(&g_errand.state), 0 /* FUTEX_WAIT */, state, &slice);
+    }
+    g_errand.state.store(kIdle, std::memory_order_relaxed);
+    return true;
+}
+
+int InternalThread::tid() {
+    if (!g_running.load(std::memory_order_acquire)) return 0;
+    // It may have been made just now.
+    const Instant deadline = monotonic_now() + kStopWithin;
+    while (g_tid.load(std::memory_order_acquire) == 0 && monotonic_now() < deadline)
+        sys::raw(SYS_sched_yield);
+    return g_tid.load(std::memory_order_acquire);
 }
 
 int InternalThread::control_fd() { return g_control.fd(); }

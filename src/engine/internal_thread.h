@@ -8,10 +8,15 @@ namespace vma {
 
 class InternalThread {
   public:
-    static bool start();  // false: no thread could be made
-    static void poke();   // any thread; one write(2)
+    // Any thread; later calls only look. False: no thread could be made (a warning, once), and nothing must be offloaded: timers,
+    // neighbours and requests of children would wait for the program's next call, which may never come.
+    static bool start();
+    static void poke();  // any thread; one write(2)
     // Something is due at `at`: pokes the thread if it would sleep (much) longer than that.
     static void wake_by(Instant at);
+    // Has it run what(context), and waits. False: there is no thread, or it did not come to it within two seconds.
+    static bool perform(void (*what)(void*), void* context);
+    static int tid();    // 0: there is none, or it has only just been made
     static void stop();  // asks it to end and waits at most two seconds
     static void forget_in_child();
     static int control_fd();  // written by poke(); -1 when there is no thread

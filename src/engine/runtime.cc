@@ -215,6 +215,10 @@ NetSpace* Runtime::namespace_of(int socket_fd, Reason* why) {
         *why = Reason::network_namespace;
         return nullptr;
     }
+    if (!InternalThread::start()) {
+        *why = Reason::no_thread;
+        return nullptr;
+    }
     auto monitor = NetworkMonitor::of_this_namespace();
     if (!monitor) {
         vma_log(
@@ -241,7 +245,6 @@ NetSpace* Runtime::namespace_of(int socket_fd, Reason* why) {
     }
     s.spaces[count] = space;
     s.space_count.store(count + 1, std::memory_order_release);
-    InternalThread::start();
     InternalThread::poke();
     return space;
 }

@@ -13,15 +13,24 @@
 namespace vma::hook {
 namespace {
 
-// Before privileges may go: what needs them from now on is handed to the broker.
+// Before privileges may go: what needs them from now on is handed to the broker. A child that runs on our memory (CLONE_VM)
+// changes nothing of ours: neither here nor by a filter or a namespace of its own.
 void before_drop() {
-    if (!inside_library()) tell([] { sock::setid_prepare(); });
+    if (!inside_library() && !on_borrowed_memory()) tell([] { sock::setid_prepare(); });
+}
+// After a change that only the calling thread has made. Hooks of libc's functions do it for all threads.
+template <class R>
+R after_own_change(R result) {
+    if (result == 0 && !inside_library() && !on_borrowed_memory())
+        tell([] { sock::thread_changed_privileges(); });
+    return result;
 }
 void before_filter() {
-    if (!inside_library()) tell([] { sock::seccomp_prepare(); });
+    if (!inside_library() && !on_borrowed_memory()) tell([] { sock::seccomp_prepare(); });
 }
 void after_namespace(bool network_changed) {
-    if (network_changed && !inside_library()) tell([] { sock::netns_changed(); });
+    if (network_changed && !inside_library() && !on_borrowed_memory())
+        tell([] { sock::netns_changed(); });
 }
 
 bool changes_privilege(long number) {
@@ -267,7 +276,7 @@ int initgroups(const char* user, gid_t group) {
 }
 int capset(void* header, const void* data) {
     before_drop();
-    return libc.capset(header, data);
+    return after_own_change(libc.capset(header, data));
 }
 
 int prctl(int option, ...) {
@@ -278,7 +287,15 @@ int prctl(int option, ...) {
     va_end(ap);
     if (option == PR_SET_SECCOMP) before_filter();
     if (option == PR_CAPBSET_DROP || option == PR_SET_SECUREBITS) before_drop();
-    return libc.prctl(option, a[0], a[1], a[2], a[3]);
+    const int result = libc.prctl(option, a[0], a[1], a[2], a[3]);
+    if (option == PR_SET_KEEPCAPS && result == 0 && !inside_library() && !on_borrowed_memory())
+        tell([&] { sock::thread_keeps_capabilities(a[0] != 0); });
+    return result;
+}
+
+int chroot(const char* path) {
+    if (!inside_library() && !on_borrowed_memory()) tell([] { sock::chroot_prepare(); });
+    return libc.chroot(path);
 }
 
 int setns(int fd, int type) {
@@ -317,8 +334,12 @@ long syscall(long number, ...) {
     if (number == SYS_seccomp &&
         (a[0] == SECCOMP_SET_MODE_FILTER || a[0] == SECCOMP_SET_MODE_STRICT))
         before_filter();
-    if (changes_privilege(number)) before_drop();
+    if (changes_privilege(number)) {
+        before_drop();
+        return after_own_change(kernel());
+    }
     if (number == SYS_prctl) return hook::prctl(int(a[0]), a[1], a[2], a[3], a[4]);
+    if (number == SYS_chroot) return hook::chroot(at<char>(a[0]));
     if (number == SYS_setns) return hook::setns(int(a[0]), int(a[1]));
     if (number == SYS_unshare) return hook::unshare(int(a[0]));
     if (number == SYS_execve) return hook::execve(at<char>(a[0]), at<char*>(a[1]), at<char*>(a[2]));

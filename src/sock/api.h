@@ -173,7 +173,10 @@ void exit_prepare();  // exit, _exit, quick_exit and the library's unload: orpha
 void seccomp_prepare();  // a filter is about to be installed: hand everything back, become
                          // pass-through
 void setid_prepare();    // before setuid family, capset, PR_CAPBSET_DROP ...: privileges may go
-void netns_changed();    // setns or unshare(CLONE_NEWNET) succeeded in this thread
-int release();           // vma_exit(): give back what can be given; 0, or -1 with nothing done
+void chroot_prepare();   // files that are needed later may be out of reach
+void thread_changed_privileges();  // one thread alone has: capset, or a system call by number
+void thread_keeps_capabilities(bool keep);  // PR_SET_KEEPCAPS, of one thread alone
+void netns_changed();  // setns or unshare(CLONE_NEWNET) succeeded in this thread
+int release();         // vma_exit(): give back what can be given; 0, or -1 with nothing done
 
 }  // namespace vma::sock

@@ -9,7 +9,10 @@
 #include "broker/client.h"
 #include "broker/spawn.h"
 #include "dev/packet/packet_ring.h"
+#include "engine/credentials.h"
+#include "engine/internal_thread.h"
 #include "engine/runtime.h"
+#include "sock/api.h"
 #include "sock/fd_table.h"
 #include "sock/mover.h"
 #include "sock/tcp_socket.h"
@@ -19,7 +22,10 @@ namespace {
 
 constexpr unsigned kMostWatched = 256;
 std::atomic<Shard*> g_watched[kMostWatched];
-std::atomic<bool> g_dropping{false};
+// Privileges were given up at least once: the broker no longer takes this process's word for anything. A process can come back
+// (seteuid) and give them up again.
+std::atomic<bool> g_dropped{false};
+std::atomic<uint64_t> g_settled{0};  // shards at the last drop, plus one
 
 template <class Fn>
 void for_each_socket(Fn&& fn) {
@@ -104,6 +110,16 @@ class BrokerKeeper final : public RingKeeper {
 };
 BrokerKeeper g_keeper;
 
+// A child that has not touched what it inherited has none, but for its listeners.
+bool has_use_for_broker() {
+    bool any = !Runtime::shards().empty();
+    for_each_socket([&](Socket& socket, int) {
+        any = any || !socket.inherited.load(std::memory_order_relaxed) ||
+              (socket.kind == ObjectKind::tcp && static_cast<TcpSocket&>(socket).is_listener());
+    });
+    return any;
+}
+
 }  // namespace
 
 void broker_configure() {
@@ -154,18 +170,17 @@ void broker_watch(Shard& shard) {
 
 void broker_listener(int fd) {
     // A privileged process is believed; its listeners are shown when it is about to change that.
-    if (broker::start() && !broker::has_net_admin()) broker::prove(fd);
+    if (broker::start() && (g_dropped.load(std::memory_order_relaxed) || !broker::has_net_admin()))
+        broker::prove(fd);
 }
 
 void broker_before_drop() {
-    if (!Runtime::started() || g_dropping.load(std::memory_order_relaxed)) return;
-    if (!broker::has_net_admin()) return;
-    bool any = !Runtime::shards().empty();
-    for_each_socket([&](Socket& socket, int) {
-        any = any || !socket.inherited.load(std::memory_order_relaxed) ||
-              (socket.kind == ObjectKind::tcp && static_cast<TcpSocket&>(socket).is_listener());
-    });
-    if (!any || g_dropping.exchange(true)) return;
+    if (!Runtime::started() || FdTable::retired()) return;
+    const uint64_t now = Runtime::shards().size() + 1;
+    if (g_settled.load(std::memory_order_relaxed) == now || !broker::has_net_admin()) return;
+    if (!has_use_for_broker() || g_settled.exchange(now) == now) return;
+    // What runs with another user's rights may be allowed no further thread (haproxy sets RLIMIT_NPROC to 0).
+    InternalThread::start();
     (void)broker::start();
     const bool kept = broker::reachable();
     for_each_socket([&](Socket& socket, int fd) {
@@ -186,6 +201,21 @@ void broker_before_drop() {
                     "goes on steering for itself",
                     shard->ifindex(), given.error());
     broker::drop_privileges();
+    g_dropped.store(true, std::memory_order_relaxed);
+}
+
+// The broker's program is looked for now or never.
+void chroot_prepare() {
+    if (Runtime::started() && !FdTable::retired() && broker::has_net_admin() &&
+        has_use_for_broker())
+        (void)broker::start();
+}
+
+void thread_changed_privileges() {
+    if (!FdTable::retired()) follow_credentials();
+}
+void thread_keeps_capabilities(bool keep) {
+    if (!FdTable::retired()) follow_keep_capabilities(keep);
 }
 
 Reason reason_of_steering(int error) {
@@ -209,7 +239,8 @@ Reason reason_of_steering(int error) {
 void broker_forget_in_child(int kept_door) {
     broker::forget_in_child(kept_door);
     for (auto& place : g_watched) place.store(nullptr, std::memory_order_relaxed);
-    g_dropping = false;
+    g_dropped = false;
+    g_settled = 0;
 }
 
 }  // namespace vma::sock

@@ -12,5 +12,6 @@ struct ProbeState {
     std::atomic<int> dup_from{-1}, dup_to{-1};
     std::atomic<int> implicitly_closed{-1};
     std::atomic<unsigned> fork_prepares{0}, fork_parents{0}, fork_children{0};
-    std::atomic<unsigned> execs{0}, setids{0}, filters{0}, namespaces{0}, rings{0};
+    std::atomic<unsigned> execs{0}, setids{0}, own_changes{0}, keeps{0}, chroots{0}, filters{0},
+        namespaces{0}, rings{0};
 };

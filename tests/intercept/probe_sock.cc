@@ -189,6 +189,9 @@ void exec_failed() {}
 void exit_prepare() {}
 void seccomp_prepare() { g_state.filters++; }
 void setid_prepare() { g_state.setids++; }
+void chroot_prepare() { g_state.chroots++; }
+void thread_changed_privileges() { g_state.own_changes++; }
+void thread_keeps_capabilities(bool) { g_state.keeps++; }
 void netns_changed() { g_state.namespaces++; }
 int release() { return 0; }
 

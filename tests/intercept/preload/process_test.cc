@@ -1,6 +1,7 @@
 // fork, vfork, clone, spawn, exec, daemon, setid, seccomp, namespaces, io_uring: what the socket layer is told, and that
 // the calls still do what they say.
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <sched.h>
 #include <spawn.h>
 #include <sys/mman.h>
@@ -235,6 +236,43 @@ TEST(Privilege, ChangesAreAnnounced) {
                            _exit(p.namespaces == 1 ? 0 : 2);
                        }),
                        0));
+}
+
+// What only the calling thread has changed; libc's own setuid() changes all.
+TEST(Privilege, ChangesOfOneThreadAreToldApart) {
+    ProbeState& p = probe();
+    EXPECT_TRUE(exited(in_child([&] {
+                           if (setuid(getuid()) || p.own_changes != 0) _exit(1);
+                           if (syscall(SYS_setuid, getuid()) || p.own_changes != 1) _exit(2);
+                           __user_cap_header_struct head{_LINUX_CAPABILITY_VERSION_3, 0};
+                           __user_cap_data_struct data[2] = {};
+                           if (syscall(SYS_capget, &head, data)) _exit(3);
+                           if (syscall(SYS_capset, &head, data) || p.own_changes != 2) _exit(4);
+                           if (syscall(SYS_capset, nullptr, data) != -1 || p.own_changes != 2)
+                               _exit(5);
+                           if (prctl(PR_SET_KEEPCAPS, 0) || p.keeps != 1) _exit(6);
+                           if (chroot("/no/such/place") != -1 || p.chroots != 1) _exit(7);
+                           _exit(syscall(SYS_chroot, nullptr) == -1 && p.chroots == 2 ? 0 : 8);
+                       }),
+                       0));
+}
+
+// A child that runs on the program's memory is another process: what it gives up is not the program's.
+TEST(Privilege, ChildrenOnBorrowedMemoryChangeNothing) {
+    ProbeState& p = probe();
+    EXPECT_TRUE(exited(
+        in_child([&] {
+            static char stack[1 << 16];
+            const auto drop = [](void*) {
+                return syscall(SYS_setuid, getuid()) == 0 && prctl(PR_SET_KEEPCAPS, 0) == 0 ? 0 : 1;
+            };
+            const int child =
+                clone(drop, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, nullptr);
+            int status = -1;
+            if (child < 0 || waitpid(child, &status, 0) != child || status) _exit(1);
+            _exit(p.setids == 0 && p.own_changes == 0 && p.keeps == 0 ? 0 : 2);
+        }),
+        0));
 }
 
 TEST(Privilege, IoUringIsNoticed) {
