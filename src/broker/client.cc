@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <cstring>
@@ -130,6 +131,10 @@ Status ask(Op op, const void* body, size_t bytes, std::span<const int> fds, Repl
 
 // The queues as a memfd, or -errno.
 int queue_file(const RepairQueues& q) {
+    rlimit limit{};
+    if (sys::raw(SYS_prlimit64, 0, RLIMIT_FSIZE, 0, sys::ptr(&limit)) == 0 &&
+        q.unacked.size() + q.unsent.size() + q.unread.size() > limit.rlim_cur)
+        return -EFBIG;  // asked before: beyond it the kernel would send SIGXFSZ
     const int fd = int(sys::raw(SYS_memfd_create, sys::ptr("vma-queues"), 1 /* MFD_CLOEXEC */));
     if (fd < 0) return fd;
     for (ByteView part : {q.unacked, q.unsent, q.unread}) {

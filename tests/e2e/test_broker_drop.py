@@ -215,6 +215,26 @@ class Orders(DropCase):
         self.expect_kernel(program, out)
         self.expect_kernel(program, self.client(self.port))
 
+    def test_small_files(self):
+        """RLIMIT_FSIZE: what is too large for the broker's message stays here, and the program is not killed for it."""
+        program = self.program()
+        self.tell(program, "listen", self.port)
+        s = self.client(self.port)
+        self.expect_offloaded(program, s)
+        self.tell(program, "uid", NOBODY)
+        self.tell(program, "limit", "fsize", 1000)
+        program.tell("unseen 1 w")
+        self.assertEqual(s.recv(100), b"w")
+        question = b"x" * 20000
+        s.sendall(question)
+        program.expect("did unseen")
+        self.tell(program, "filter")
+        back = b""
+        while len(back) < len(question):
+            back += s.recv(65536)
+        self.assertEqual(back, question)
+        self.expect_offloaded(program, s)
+
     def test_filter_before(self):
         """From the filter on the process makes no call but the program's own: it would be killed for a look at its capabilities."""
         program = self.program()

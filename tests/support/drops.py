@@ -20,12 +20,14 @@ import ctypes
 import os
 import resource
 import select
+import signal
 import socket
 import struct
 import sys
 import threading
 import time
 
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # as in programs that are not Python
 libc = ctypes.CDLL(None, use_errno=True)
 SYS_CAPGET, SYS_SETRESUID = 125, 117  # x86-64
 NUMBERS = {"setgid": 6, "setuid": 7, "net_bind_service": 10, "net_admin": 12, "net_raw": 13, "sys_admin": 21}

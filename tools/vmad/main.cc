@@ -51,6 +51,14 @@ void start_clean() {
     sigprocmask(SIG_SETMASK, &none, nullptr);
     umask(077);
     if (chdir("/") != 0) return;
+    // What the program allows itself is no limit for us: of address space (a rescue maps a whole arena), of processor time, of
+    // bytes in a file (queues).
+    for (const auto kind : {RLIMIT_AS, RLIMIT_DATA, RLIMIT_CPU, RLIMIT_FSIZE, RLIMIT_NPROC}) {
+        rlimit all{RLIM_INFINITY, RLIM_INFINITY};
+        if (setrlimit(kind, &all) == 0 || getrlimit(kind, &all) != 0) continue;
+        all.rlim_cur = all.rlim_max;
+        setrlimit(kind, &all);
+    }
     rlimit files{};
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
         // A rescue has a descriptor for every connection.

@@ -11,6 +11,7 @@
 #include <memory>
 #include <unordered_map>
 
+#include "base/clock.h"
 #include "base/sys.h"
 #include "broker/channel.h"
 #include "vmad/client.h"
@@ -192,13 +193,18 @@ void Server::bury(const Estate& estate) {
 
 int Server::run() {
     if (!add(door_.get(), kDoor, 0)) return 1;
+    vma::Instant swept{};
     while (door_.valid() || !clients_.empty() || !rescues_.empty()) {
         epoll_event events[32];
         // Clients without privileges cannot follow new interfaces, nor tell which rings are of dead processes.
         bool weak = false;
         for (const auto& [id, client] : clients_) weak = weak || !client->trusted();
         const int n = vma::sys::epoll_wait(poll_.get(), events, 32, weak ? kSweepMs : -1);
-        if (n == 0) vma::Hook::sweep_all();
+        // Also while requests keep coming.
+        if (weak && vma::monotonic_now() - swept >= vma::Duration::millis(kSweepMs)) {
+            swept = vma::monotonic_now();
+            vma::Hook::sweep_all();
+        }
         for (int i = 0; i < n; i++) {
             const auto id = uint32_t(events[i].data.u64);
             switch (Kind(events[i].data.u64 >> 32)) {
