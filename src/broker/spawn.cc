@@ -84,6 +84,11 @@ bool has_net_admin() {
     return c.get() && c.has(CAP_NET_ADMIN);
 }
 
+bool has_sys_admin() {
+    Capabilities c;
+    return c.get() && c.has(CAP_SYS_ADMIN);
+}
+
 bool find_broker(const char* wished, char* out, size_t room) {
     if (wished != nullptr && *wished != 0)
         return size_t(snprintf(out, room, "%s", wished)) < room && runnable(out);

@@ -21,5 +21,7 @@ Result<int> spawn_broker(const char* path, const char* program);
 
 // Does the calling thread have CAP_NET_ADMIN now? One system call.
 bool has_net_admin();
+// CAP_SYS_ADMIN: a broker that is started with it can open rings for others.
+bool has_sys_admin();
 
 }  // namespace vma::broker

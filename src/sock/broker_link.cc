@@ -183,13 +183,14 @@ void broker_before_drop() {
     InternalThread::start();
     (void)broker::start();
     const bool kept = broker::reachable();
+    const bool opens_rings = kept && broker::has_sys_admin();
     for_each_socket([&](Socket& socket, int fd) {
         if (socket.kind != ObjectKind::tcp) return;
         auto& tcp = static_cast<TcpSocket&>(socket);
         const bool may_listen = socket.state() == SocketState::undecided;
         if (kept && (tcp.is_listener() || may_listen)) broker::prove(fd);
-        // Without a broker no ring can be opened afterwards; steering to one that is open needs no privilege.
-        if (!kept && tcp.is_listener()) tcp.open_rings(fd);
+        // Without such a broker no ring can be opened afterwards; steering to one that is open needs no privilege.
+        if (!opens_rings && tcp.is_listener()) tcp.open_rings(fd);
     });
     guard_packet_rings();
     for (Shard* shard : Runtime::shards()) broker_watch(*shard);

@@ -150,6 +150,15 @@ class Orders(DropCase):
         self.none_is_privileged(program, 33, 1 << 6 | 1 << 7 | 1 << 10)
         self.every_way(program)
 
+    def test_broker_that_may_not_share(self):
+        """It was started without CAP_SYS_ADMIN, and can open no ring for others: the listener's is opened before the drop."""
+        program = self.program(as_user("nobody", "nogroup", ("net_admin", "net_raw", "bpf", "perfmon")))
+        self.tell(program, "listen-only", self.port)
+        self.tell(program, "caps")
+        self.none_is_privileged(program)
+        self.tell(program, "accept", self.port)
+        self.every_way(program)
+
     def test_one_thread_of_several(self):
         """A thread's own affair: the program goes on as it was."""
         program = self.program()

@@ -2,6 +2,7 @@
 
 bind PORT | listen-bound PORT   a TCP socket; it listens only by the second
 listen PORT                     both
+listen-only PORT                a listener that nobody accepts from until: accept PORT
 connect ADDR PORT               begins a connection; every connection echoes
 euid N, uid N                   seteuid; setgroups, setgid and setuid
 raw-uid N                       setresuid as a bare system call: of this thread only
@@ -61,6 +62,11 @@ def bind(port):
 def listen_bound(port):
     listeners[port].listen(64)
     add(listeners[port])
+
+
+def listen_only(port):
+    bind(port)
+    listeners[port].listen(64)
 
 
 def connect(host, port):
@@ -127,6 +133,7 @@ def threads():
 
 
 COMMANDS = {
+    "listen-only": listen_only, "accept": lambda port: add(listeners[port]),
     "bind": bind, "listen-bound": listen_bound, "listen": lambda port: (bind(port), listen_bound(port)), "connect": connect,
     "euid": lambda n: os.seteuid(int(n)), "uid": uid, "raw-uid": raw_uid, "thread-uid": thread_uid, "caps": caps, "limit": limit,
     "keep": lambda: checked(libc.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0)), "chroot": change_root, "filter": install_filter,
