@@ -1,88 +1,29 @@
-// The boundary to intercept: finds the object behind a descriptor and lets it answer.
+// The boundary to intercept: finds the object behind a descriptor and lets it answer. The process as a whole: process.cc.
 #include "sock/api.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>
-#include <sys/auxv.h>
 #include <sys/ioctl.h>
 #include <sys/uio.h>
 
-#include <string_view>
+#include <algorithm>
+#include <cstring>
 
 #include "base/clock.h"
-#include "base/log.h"
-#include "broker/client.h"
-#include "sock/broker_link.h"
 #include "sock/context.h"
 #include "sock/epoll.h"
 #include "sock/fd_table.h"
-#include "sock/follow.h"
 #include "sock/fork.h"
 #include "sock/poll_select.h"
+#include "sock/process.h"
 #include "sock/stats_rows.h"
 #include "sock/tcp_socket.h"
 #include "sock/udp_socket.h"
-#include "stats/publisher.h"
 
 namespace vma::sock {
 namespace {
-
-class Sink final : public ReadySink {
-  public:
-    void udp_ready(UdpEndpoint& endpoint) override {
-        if (endpoint.owner) static_cast<UdpSocket*>(endpoint.owner)->ring_ready(endpoint);
-    }
-};
-Sink g_sink;
-// Listeners whose connections waited when a filter came; nothing of ours is in the descriptor table then.
-class AfterFilter {
-  public:
-    void add(int fd, Handover* handover) {
-        if (count_ < Handover::kMost) entries_[count_++] = {fd, handover};
-    }
-    Handover* find(int fd) const {
-        for (unsigned i = 0; i < count_; i++)
-            if (entries_[i].fd == fd && entries_[i].handover->has_kept())
-                return entries_[i].handover;
-        return nullptr;
-    }
-
-  private:
-    struct Entry {
-        int fd;
-        Handover* handover;
-    };
-    Entry entries_[Handover::kMost];
-    unsigned count_ = 0;
-};
-AfterFilter g_after_filter;
-// seccomp, io_uring: new sockets stay with the kernel
-std::atomic<Reason> g_pass_through{Reason::none};
-
-// Under a system call filter nothing of ours runs: one call that it does not know may end the program. /proc because the
-// loader has just made the same calls; a filter may forbid prctl().
-bool filtered_from_the_start() {
-    const int fd = int(
-        sys::raw(SYS_openat, AT_FDCWD, sys::ptr("/proc/thread-self/status"), O_RDONLY | O_CLOEXEC));
-    if (fd < 0) return false;
-    char text[4096];
-    const ssize_t n = sys::read(fd, text, sizeof text);
-    sys::close(fd);
-    const std::string_view status(text, n > 0 ? size_t(n) : 0);
-    constexpr std::string_view kLabel = "\nSeccomp:\t";
-    const size_t at = status.find(kLabel);
-    return at != status.npos && at + kLabel.size() < status.size() &&
-           status[at + kLabel.size()] != '0';
-}
-
-void tick() {
-    serve_children();
-    tcp_hand_over_late();
-    follow_network();
-    stats_tick();
-}
 
 // Why a new socket is the kernel's from birth, or none.
 Reason born_kernel(int domain, int kind, int protocol) {
@@ -92,7 +33,7 @@ Reason born_kernel(int domain, int kind, int protocol) {
     if (ours < 0 || (protocol != 0 && protocol != ours)) return Reason::protocol;
     if (!Runtime::options().offloaded_sockets) return Reason::offload_off;
     if (Runtime::snapshot().rules.decide_early(ours) == Transport::os) return Reason::rule;
-    return g_pass_through.load(std::memory_order_relaxed);
+    return why_pass_through();
 }
 
 // The object behind `fd`, settled for use in this process.
@@ -135,30 +76,6 @@ void descriptor_gone(int fd) {
     release_object(object);
 }
 
-template <class Fn>
-void for_each_socket(Fn&& fn) {
-    for (unsigned fd = 0; fd < FdTable::high_water(); fd++) {
-        if (!maybe_ours(int(fd))) continue;
-        ObjectRef ref{int(fd)};
-        // What a forked child merely holds is the parent's business.
-        if (!ref || !ref.get()->is_socket() || ref.get()->inherited.load(std::memory_order_acquire))
-            continue;
-        fn(static_cast<Socket&>(static_cast<Pollable&>(*ref.get())), int(fd));
-    }
-}
-
-// What was inherited across a fork and is wanted(fd) becomes the kernel's now instead of at its first use.
-template <class Wanted>
-void settle_inherited(Wanted&& wanted) {
-    for (unsigned fd = 0; fd < FdTable::high_water(); fd++) {
-        if (!maybe_ours(int(fd))) continue;
-        ObjectRef ref{int(fd)};
-        if (ref && ref.get()->is_socket() && ref.get()->inherited.load(std::memory_order_acquire) &&
-            wanted(int(fd)))
-            inherit(*ref.get());
-    }
-}
-
 }  // namespace
 
 void destroy_object(Object* object) {
@@ -179,30 +96,6 @@ void destroy_object(Object* object) {
             return;
         }
     }
-}
-
-bool start(bool secure) {
-    if (FdTable::retired()) return false;
-    static std::atomic<bool> looked{false};
-    if (!looked.exchange(true)) {
-        if (filtered_from_the_start()) {
-            FdTable::retire();
-            if (Runtime::start(secure))
-                vma_log(info, "sock",
-                        "a system call filter is in force: sockets stay with the kernel");
-            return false;
-        }
-        // Set-user-id: more rights than the caller has, who chose our settings. File capabilities come without that.
-        if (getauxval(AT_UID) != getauxval(AT_EUID) || getauxval(AT_GID) != getauxval(AT_EGID))
-            g_pass_through.store(Reason::secure_execution);
-    }
-    if (!Runtime::start(secure)) return false;
-    stats_start(program_invocation_short_name);
-    Shard::set_sink(&g_sink);
-    TcpEngine::set_sink(&tcp_sink());
-    Runtime::set_tick(tick);
-    broker_configure();
-    return FdTable::start();
 }
 
 void socket_created(int fd, int domain, int type, int protocol) {
@@ -302,7 +195,7 @@ int settle_accepted(int listener, int fd, sockaddr_storage& name, socklen_t& len
     if (!is_stand_in(name)) return fd;
     Endpoint peer;
     int settled = fd;
-    if (Handover* const kept = g_after_filter.find(listener)) {
+    if (Handover* const kept = kept_after_filter(listener)) {
         settled = TcpSocket::settle_accepted(*kept, fd, peer, flags);
     } else {
         Using object{listener};
@@ -572,152 +465,5 @@ void hand_back(int fd, Reason why) {
 }
 
 void fd_enters_stdio(int fd) { hand_back(fd, Reason::stdio); }
-
-void io_uring_seen() {
-    if (g_pass_through.exchange(Reason::io_uring) != Reason::none) return;
-    vma_log(info, "sock", "the program uses io_uring: its sockets stay with the kernel");
-    for_each_socket([](Socket& socket, int) { (void)socket.hand_back(Reason::io_uring); });
-}
-
-void fork_prepare(bool only_exec) { fork_in_parent_before(only_exec); }
-void fork_parent(pid_t) {}
-void fork_child() { fork_in_child(); }
-
-// A connection whose descriptor closes on exec goes, too: what was written to it is still to arrive.
-void exec_prepare() {
-    const auto survives = [](int fd) {
-        const int flags = sys::fcntl(fd, F_GETFD);
-        return flags >= 0 && !(flags & FD_CLOEXEC);
-    };
-    settle_inherited(survives);
-    for_each_socket([&](Socket& socket, int fd) {
-        if (socket.state() == SocketState::offloaded &&
-            (socket.kind == ObjectKind::tcp || survives(fd)))
-            (void)socket.hand_back(Reason::exec);
-    });
-    if (!Runtime::shards().empty()) {
-        tcp_orphans_to_kernel();
-        tcp_drain_orphans(Duration::seconds(60));
-    }
-    broker::leaving(true);
-    stats::withdraw(false);
-}
-
-bool exec_inheritance(bool wanted, char* line, size_t room) {
-    size_t used = 0;
-    for (unsigned fd = 0; fd < FdTable::high_water(); fd++) {
-        if (!maybe_ours(int(fd))) continue;
-        Using object{int(fd)};
-        const Handover* const handover = object.tcp() ? object.tcp()->handed_over() : nullptr;
-        const int flags = handover ? sys::fcntl(int(fd), F_GETFD) : -1;
-        if (flags < 0 || (flags & FD_CLOEXEC)) continue;
-        if (!wanted) {
-            vma_log(warning, "sock",
-                    "fd {}: the program that is started does not load this library: connections "
-                    "that wait to be accepted are closed",
-                    fd);
-            continue;
-        }
-        const auto end =
-            fmt::format_to_n(line + used, room - used, "{}{}:{}",
-                             used ? "," : std::string_view(kInheritance), fd, handover->reader());
-        if (used + end.size >= room) break;
-        used += end.size;
-        sys::fcntl(handover->reader(), F_SETFD, 0);
-    }
-    if (used) line[used] = 0;
-    return used != 0;
-}
-
-void exec_inherited(const char* text) {
-    for (char* end = nullptr; *text; text = *end == ',' ? end + 1 : end) {
-        const long fd = std::strtol(text, &end, 10);
-        if (end == text || *end != ':') return;
-        text = end + 1;
-        const long reader = std::strtol(text, &end, 10);
-        if (end == text || fd < 0 || reader < 0 || fd > INT_MAX || reader > INT_MAX) return;
-        TcpSocket::inherited_by_exec(int(fd), int(reader));
-    }
-}
-
-void exec_failed() {
-    for (unsigned fd = 0; fd < FdTable::high_water(); fd++) {
-        if (!maybe_ours(int(fd))) continue;
-        Using object{int(fd)};
-        if (object.tcp() && object.tcp()->handed_over())
-            sys::fcntl(object.tcp()->handed_over()->reader(), F_SETFD, FD_CLOEXEC);
-    }
-    broker::leaving(false);
-    stats_republish();
-}
-
-void exit_prepare() {
-    if (FdTable::retired()) return;  // a filter may forbid what follows
-    if (Runtime::started() && !Runtime::shards().empty()) {
-        // What was written and not acknowledged still goes out: connections move into the kernel, which sees them through.
-        // Those that cannot (no capability) are closed here and waited for.
-        for_each_socket([](Socket& socket, int) {
-            if (socket.kind == ObjectKind::tcp && socket.state() == SocketState::offloaded &&
-                !socket.hand_back(Reason::exiting))
-                socket.teardown();
-            // Datagrams that wait here are a child's to read, if there is one.
-            if (socket.kind == ObjectKind::udp && forks_so_far() != 0 &&
-                socket.state() == SocketState::offloaded)
-                (void)socket.hand_back(Reason::exiting);
-        });
-        tcp_orphans_to_kernel();
-        tcp_drain_orphans(Duration::seconds(60));
-        Runtime::stop();
-    }
-    stats::withdraw(true);
-}
-
-// From here on no hook does more than libc: the filter may end the process for a call that the program never makes.
-void seccomp_prepare() {
-    if (FdTable::retired()) return;
-    g_pass_through.store(Reason::seccomp);
-    if (!Runtime::started()) return FdTable::retire();
-    settle_inherited([](int) { return true; });
-    bool all = true;
-    for_each_socket([&](Socket& socket, int fd) {
-        (void)socket.hand_back(Reason::seccomp);
-        if (socket.kind == ObjectKind::tcp) {
-            auto& tcp = static_cast<TcpSocket&>(socket);
-            tcp.drop_waiting(Reason::seccomp);
-            if (Handover* const handover = tcp.handed_over()) {
-                handover->keep_here();
-                g_after_filter.add(fd, handover);
-            }
-        }
-        all &= socket.state() == SocketState::kernel;
-    });
-    if (!all) {
-        vma_log(warning, "sock",
-                "a system call filter is about to be installed and some sockets cannot move to the "
-                "kernel: they end if it forbids what the library needs");
-        return;
-    }
-    if (!Runtime::shards().empty()) tcp_orphans_to_kernel();
-    Runtime::stop();
-    FdTable::retire();
-}
-
-void setid_prepare() { broker_before_drop(); }
-
-// An accepted socket is of its listener's namespace, and only the kernel can make one there when this thread has left it.
-void netns_changed() {
-    for_each_socket([](Socket& socket, int) {
-        if (socket.kind == ObjectKind::tcp)
-            static_cast<TcpSocket&>(socket).listener_to_kernel(Reason::network_namespace);
-    });
-}
-
-int release() {
-    if (!Runtime::started()) return -1;
-    for_each_socket([](Socket& socket, int) { (void)socket.hand_back(Reason::exiting); });
-    Runtime::stop();
-    stats::withdraw(true);
-    return 0;
-}
 
 }  // namespace vma::sock

@@ -16,6 +16,7 @@
 #include "sock/fd_table.h"
 #include "sock/mover.h"
 #include "sock/tcp_socket.h"
+#include "sock/walk.h"
 
 namespace vma::sock {
 namespace {
@@ -26,16 +27,6 @@ std::atomic<Shard*> g_watched[kMostWatched];
 // (seteuid) and give them up again.
 std::atomic<bool> g_dropped{false};
 std::atomic<uint64_t> g_settled{0};  // shards at the last drop, plus one
-
-template <class Fn>
-void for_each_socket(Fn&& fn) {
-    for (unsigned fd = 0; fd < FdTable::high_water(); fd++) {
-        if (!maybe_ours(int(fd))) continue;
-        ObjectRef ref{int(fd)};
-        if (ref && ref.get()->is_socket())
-            fn(static_cast<Socket&>(static_cast<Pollable&>(*ref.get())), int(fd));
-    }
-}
 
 class BrokerMover final : public Mover {
   public:

@@ -3,9 +3,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/runtime.h"
-#include "sock/fd_table.h"
 #include "sock/tcp_socket.h"
 #include "sock/udp_socket.h"
+#include "sock/walk.h"
 
 namespace vma::sock {
 
@@ -74,20 +74,13 @@ void follow_network() {
     if (!touch && generation == seen_generation) return;
     seen_generation = generation;
     if (touch) next_touch = monotonic_now() + Duration::millis(500);
-    const unsigned high = FdTable::high_water();
-    for (unsigned fd = 0; fd < high; fd++) {
-        if (!maybe_ours(int(fd))) continue;
-        const Visit visit;
-        const ObjectRef ref{int(fd)};
-        if (!ref || ref.get()->inherited.load(std::memory_order_relaxed)) continue;
-        if (ref.get()->kind == ObjectKind::udp) {
-            auto& socket = static_cast<UdpSocket&>(*ref.get());
-            socket.network_changed();
-            if (touch) socket.touch_neighbors();
-        } else if (ref.get()->kind == ObjectKind::tcp) {
-            static_cast<TcpSocket&>(*ref.get()).network_changed();
-        }
-    }
+    for_each_own_socket([&](Socket& socket, int) {
+        if (socket.kind == ObjectKind::tcp)
+            return static_cast<TcpSocket&>(socket).network_changed();
+        auto& udp = static_cast<UdpSocket&>(socket);
+        udp.network_changed();
+        if (touch) udp.touch_neighbors();
+    });
 }
 
 }  // namespace vma::sock

@@ -21,6 +21,7 @@
 #include "sock/stats_rows.h"
 #include "sock/tcp_socket.h"
 #include "sock/udp_socket.h"
+#include "sock/walk.h"
 
 namespace vma::sock {
 namespace {
@@ -40,18 +41,15 @@ std::atomic<uint32_t> g_forks{0};
 void give_custody() {
     std::vector<broker::Held> items;
     std::vector<int> twins;
-    for (unsigned fd = 0; fd < FdTable::high_water(); fd++) {
-        if (!maybe_ours(int(fd))) continue;
-        ObjectRef ref{int(fd)};
-        if (!ref || ref.get()->kind != ObjectKind::tcp ||
-            ref.get()->inherited.load(std::memory_order_relaxed))
-            continue;
+    for_each_own_socket([&](Socket& socket, int) {
         broker::Held held;
         int twin = -1;
-        if (!static_cast<TcpSocket&>(*ref.get()).shared_with_child(held, twin)) continue;
+        if (socket.kind != ObjectKind::tcp ||
+            !static_cast<TcpSocket&>(socket).shared_with_child(held, twin))
+            return;
         items.push_back(held);
         twins.push_back(twin);
-    }
+    });
     broker::hold(items, twins);
 }
 
@@ -61,13 +59,9 @@ uint32_t forks_so_far() { return g_forks.load(std::memory_order_relaxed); }
 
 void fork_in_parent_before(bool only_exec) {
     g_forks.fetch_add(1, std::memory_order_relaxed);
-    for (unsigned fd = 0; fd < FdTable::high_water(); fd++) {
-        if (!maybe_ours(int(fd))) continue;
-        ObjectRef ref{int(fd)};
-        if (ref && ref.get()->kind == ObjectKind::tcp &&
-            !ref.get()->inherited.load(std::memory_order_relaxed))
-            static_cast<TcpSocket&>(*ref.get()).prepare_fork(only_exec);
-    }
+    for_each_own_socket([&](Socket& socket, int) {
+        if (socket.kind == ObjectKind::tcp) static_cast<TcpSocket&>(socket).prepare_fork(only_exec);
+    });
     // A child that only execs uses none of them.
     if (!only_exec && broker::reachable()) give_custody();
 }
@@ -136,22 +130,15 @@ void inherit(Object& object) {
 
 void serve_children() {
     if (g_forks.load(std::memory_order_relaxed) == 0) return;
-    const unsigned high = FdTable::high_water();
-    for (unsigned fd = 0; fd < high; fd++) {
-        if (!maybe_ours(int(fd))) continue;
-        const Visit visit;
-        ObjectRef ref{int(fd)};
-        if (!ref || !ref.get()->is_socket() || ref.get()->inherited.load(std::memory_order_relaxed))
-            continue;
-        auto& socket = static_cast<Socket&>(static_cast<Pollable&>(*ref.get()));
+    for_each_own_socket([](Socket& socket, int) {
         ShareRecord* share = socket.share();
-        if (share == nullptr || share->request.load(std::memory_order_acquire) == 0) continue;
-        if (share->done.load(std::memory_order_relaxed)) continue;
+        if (share == nullptr || share->request.load(std::memory_order_acquire) == 0) return;
+        if (share->done.load(std::memory_order_relaxed)) return;
         (void)socket.hand_back(Reason::fork);
         share->done.store(1, std::memory_order_release);
         sys::futex(reinterpret_cast<volatile uint32_t*>(&share->done), 1 /* FUTEX_WAKE */,
                    INT32_MAX);
-    }
+    });
 }
 
 }  // namespace vma::sock

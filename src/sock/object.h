@@ -25,7 +25,7 @@ struct Object {
     bool is_socket() const { return kind != ObjectKind::epoll; }
 };
 
-// Called when the last reference is gone; implemented by socket.cc for each kind: returns the record to its slab.
+// Called when the last reference is gone; implemented by api.cc: returns the record to its slab.
 void destroy_object(Object* object);
 
 inline void release_object(Object* object) {

@@ -11,9 +11,9 @@
 #include "config/banner.h"
 #include "engine/runtime.h"
 #include "engine/tcp_defaults.h"
-#include "sock/fd_table.h"
 #include "sock/tcp_socket.h"
 #include "sock/udp_socket.h"
+#include "sock/walk.h"
 #include "stats/publisher.h"
 
 namespace vma::sock {
@@ -76,19 +76,14 @@ void publish_rings() {
 }
 
 void publish_sockets() {
-    for (unsigned fd = 0; fd < FdTable::high_water(); fd++) {
-        if (!maybe_ours(int(fd))) continue;
-        const Visit visit;
-        ObjectRef ref{int(fd)};
-        if (!ref || !ref.get()->is_socket() || ref.get()->inherited.load(std::memory_order_acquire))
-            continue;
+    for_each_own_socket([](Socket& socket, int fd) {
         // Once, not for each of its duplicates.
-        if (static_cast<Socket*>(static_cast<Pollable*>(ref.get()))->fd() != int(fd)) continue;
-        if (ref.get()->kind == ObjectKind::udp)
-            static_cast<UdpSocket&>(*ref.get()).publish_all();
+        if (socket.fd() != fd) return;
+        if (socket.kind == ObjectKind::udp)
+            static_cast<UdpSocket&>(socket).publish_all();
         else
-            static_cast<TcpSocket&>(*ref.get()).publish_all();
-    }
+            static_cast<TcpSocket&>(socket).publish_all();
+    });
 }
 
 }  // namespace

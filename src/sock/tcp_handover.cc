@@ -10,6 +10,7 @@
 #include "sock/fd_table.h"
 #include "sock/option_rows.h"
 #include "sock/tcp_socket.h"
+#include "sock/walk.h"
 
 namespace vma::sock {
 namespace {
@@ -115,14 +116,9 @@ void tcp_handover_forget_in_child() { g_fading = 0; }
 
 void tcp_hand_over_late() {
     if (g_fading.load(std::memory_order_relaxed) == 0) return;
-    for (unsigned fd = 0; fd < FdTable::high_water(); fd++) {
-        if (!maybe_ours(int(fd))) continue;
-        const Visit visit;
-        ObjectRef ref{int(fd)};
-        if (ref && ref.get()->kind == ObjectKind::tcp &&
-            !ref.get()->inherited.load(std::memory_order_relaxed))
-            static_cast<TcpSocket&>(*ref.get()).hand_over_late();
-    }
+    for_each_own_socket([](Socket& socket, int) {
+        if (socket.kind == ObjectKind::tcp) static_cast<TcpSocket&>(socket).hand_over_late();
+    });
 }
 
 void TcpSocket::hand_over_late() {
