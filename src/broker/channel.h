@@ -1,28 +1,11 @@
 // Packets with descriptors over a SOCK_SEQPACKET socket; both ends of the protocol use it. Raw calls only, no allocation.
 #pragma once
 
+#include "base/descriptor_message.h"
 #include "base/result.h"
 #include "broker/protocol.h"
 
 namespace vma::broker {
-
-// Descriptors that came with a packet; closed at the end unless taken.
-class Fds {
-  public:
-    Fds() = default;
-    ~Fds() { close_all(); }
-    Fds(const Fds&) = delete;
-    Fds& operator=(const Fds&) = delete;
-    unsigned count() const { return count_; }
-    int operator[](unsigned i) const { return i < count_ ? fds_[i] : -1; }
-    int take(unsigned i);  // the caller's from now on; -1 when there is none
-    void close_all();
-    void add(int fd);
-
-  private:
-    int fds_[kMostFds];
-    unsigned count_ = 0;
-};
 
 // A message whose body is body_bytes(op) long. MSG_DONTWAIT; errors of sendmsg(2).
 Status send_message(int socket, Op op, uint32_t serial, const void* body, size_t bytes,

@@ -15,6 +15,7 @@
 #include <span>
 
 #include "base/bytes.h"
+#include "base/descriptor_message.h"
 #include "base/ip_addr.h"
 #include "base/result.h"
 #include "repair/repair.h"
@@ -24,7 +25,6 @@ namespace vma::broker {
 
 inline constexpr uint32_t kMagic = 0x766d6162;  // "vmab"
 inline constexpr uint16_t kVersion = 3;
-inline constexpr unsigned kMostFds = 253;              // of one message: SCM_MAX_FD
 inline constexpr uint32_t kMostQueueBytes = 64 << 20;  // unacked, unsent and unread each
 inline constexpr size_t kMostMessage = 32 * 1024;      // bytes of one packet
 inline constexpr uint32_t kMostRingBytes = 1u << 30;

@@ -4,6 +4,7 @@
 // with its usual message, offloaded or not.
 #include <sys/sendfile.h>
 
+#include "base/descriptor_message.h"
 #include "intercept/hooks.h"
 
 namespace vma::hook {
@@ -60,13 +61,7 @@ msghdr vector_message(const iovec* iov, int count) {
 template <class Visit>
 void for_each_passed(const msghdr* msg, Visit&& visit) {
     if (sock::nothing_ours() || msg == nullptr || msg->msg_controllen == 0) return;
-    auto* m = const_cast<msghdr*>(msg);
-    for (cmsghdr* c = CMSG_FIRSTHDR(m); c != nullptr; c = CMSG_NXTHDR(m, c)) {
-        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-        if (c->cmsg_len < CMSG_LEN(0)) return;
-        const auto* fds = reinterpret_cast<const int*>(CMSG_DATA(c));
-        for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof(int); i++) visit(fds[i]);
-    }
+    vma::for_each_passed(*msg, visit);
 }
 
 // A descriptor on its way to another process must be the kernel's before it leaves.

@@ -7,9 +7,9 @@
 #include <poll.h>
 
 #include <atomic>
-#include <cstring>
 #include <new>
 
+#include "base/descriptor_message.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "sock/option_rows.h"
@@ -132,46 +132,27 @@ bool Handover::announce(const Endpoint& local) {
 
 bool Handover::give(int connection) {
     char byte = 0;
-    iovec iov{&byte, 1};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr msg{};
-    msg.msg_iov = &iov;
-    msg.msg_iovlen = 1;
-    msg.msg_control = control;
-    msg.msg_controllen = sizeof control;
-    cmsghdr* const header = CMSG_FIRSTHDR(&msg);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(header), &connection, sizeof connection);
-    const long sent = sys::sendmsg(writer_.fd(), &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0)
+    const iovec part{&byte, 1};
+    const Status sent = send_with_fds(writer_.fd(), {&part, 1}, {&connection, 1});
+    if (!sent)
         vma_log(warning, "sock",
                 "a connection that waited to be accepted cannot be kept for another process, errno "
                 "{}: it is closed",
-                int(-sent));
+                sent.error());
     sys::close(connection);
-    return sent >= 0;
+    return sent.ok();
 }
 
-// One connection; -EAGAIN: none now, -EPIPE: none any more, other errors of recvmsg(2).
+// One connection; -EAGAIN: none now, -EPIPE: none any more, -EMSGSIZE: this process has no room for a descriptor, other errors
+// of recvmsg(2).
 int Handover::receive(Endpoint& peer) {
-    char byte;
-    iovec iov{&byte, 1};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-    msghdr msg{};
-    msg.msg_iov = &iov;
-    msg.msg_iovlen = 1;
-    msg.msg_control = control;
-    msg.msg_controllen = sizeof control;
-    const long n = sys::recvmsg(reader_.fd(), &msg, MSG_DONTWAIT);
-    if (n < 0) return int(n);
-    const cmsghdr* const header = CMSG_FIRSTHDR(&msg);
-    // Without one: the writer is gone, or this process has no room for a descriptor.
-    if (header == nullptr || header->cmsg_type != SCM_RIGHTS)
-        return msg.msg_flags & MSG_CTRUNC ? -EMFILE : -EPIPE;
-    int fd;
-    std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
+    uint8_t byte;
+    Fds fds;
+    // Without MSG_CMSG_CLOEXEC: after a filter the descriptor is the program's as it is.
+    const auto n = receive_with_fds(reader_.fd(), {&byte, 1}, fds, 0);
+    if (!n) return -n.error();
+    if (fds.count() == 0) return -EPIPE;
+    const int fd = fds.take(0);
     sockaddr_storage name{};
     socklen_t size = sizeof name;
     // One that was reset meanwhile has no peer any more; the program finds that out by itself.

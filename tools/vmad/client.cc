@@ -133,7 +133,7 @@ std::unique_ptr<Client> Client::make(int session) {
 bool Client::serve(unsigned most) {
     alignas(8) static uint8_t buffer[vma::broker::kMostMessage];
     for (unsigned i = 0; i < most; i++) {
-        vma::broker::Fds fds;
+        vma::Fds fds;
         const auto n = vma::broker::receive_packet(session_.get(), buffer, fds);
         if (!n) {
             if (n.error() == EINTR) continue;
@@ -241,7 +241,7 @@ vma::Hook* hook_on(int ifindex) {
     return hook;
 }
 
-vma::Status Client::watch(const vma::broker::Watch& w, vma::broker::Fds& fds) {
+vma::Status Client::watch(const vma::broker::Watch& w, vma::Fds& fds) {
     if (estate_.arenas.size() >= kMostArenas) return vma::Errno{ENOSPC};
     if (!is_memory_file(fds[0])) return vma::Errno{EINVAL};
     WatchedArena a;
@@ -326,7 +326,7 @@ void Client::bury_rings() {
     rings_.clear();
 }
 
-vma::Status Client::hold(const vma::broker::HeldList& list, vma::broker::Fds& fds) {
+vma::Status Client::hold(const vma::broker::HeldList& list, vma::Fds& fds) {
     for (uint32_t i = 0; i < list.count; i++) {
         const vma::broker::Held& h = list.items[i];
         bool known = false;

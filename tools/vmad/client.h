@@ -46,8 +46,8 @@ class Client final : public vma::broker::Operations {
     vma::Status checkpoint(int twin, vma::RepairImage& image, int& memfd) override;
     void resume(int twin, const vma::RepairImage& image) override;
     vma::Status release(int twin, const vma::RepairImage& image) override;
-    vma::Status watch(const vma::broker::Watch& watch, vma::broker::Fds& fds) override;
-    vma::Status hold(const vma::broker::HeldList& list, vma::broker::Fds& fds) override;
+    vma::Status watch(const vma::broker::Watch& watch, vma::Fds& fds) override;
+    vma::Status hold(const vma::broker::HeldList& list, vma::Fds& fds) override;
     void drop(const vma::broker::HeldList& list) override;
     void leaving(bool leaves) override { leaving_ = leaves; }
     vma::Status open_ring(const vma::broker::OpenRing& request,

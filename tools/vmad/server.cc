@@ -66,7 +66,7 @@ bool Server::add(int fd, Kind kind, uint32_t id) {
 // A process shows up: the end of a session.
 void Server::knock() {
     alignas(8) uint8_t buffer[256];
-    vma::broker::Fds fds;
+    vma::Fds fds;
     const auto n = vma::broker::receive_packet(door_.get(), buffer, fds);
     if (!n) {
         if (n.error() != EAGAIN && n.error() != EINTR && n.error() != EMSGSIZE) door_.reset();
