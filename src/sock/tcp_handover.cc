@@ -7,7 +7,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/internal_thread.h"
-#include "sock/fd_table.h"
 #include "sock/option_rows.h"
 #include "sock/tcp_socket.h"
 #include "sock/walk.h"
@@ -49,31 +48,48 @@ bool TcpSocket::connections_wait() {
     return false;
 }
 
+// [lease] The connection that has waited longest, or null.
+TcpConnection* TcpSocket::first_waiting(const Listening& at) {
+    drain(*at.shard);
+    while (TcpConnection* const c = at.listener ? at.listener->ready.front() : nullptr) {
+        if (c->tcb.state != tcp::State::CLOSED) return c;
+        // Reset by its peer before anybody accepted it: nobody misses it.
+        at.shard->tcp().forget(*c, monotonic_now());
+    }
+    return nullptr;
+}
+
 // Under control_. Everything that waits here now goes to whoever accepts next. False: something had to stay.
 bool TcpSocket::hand_over(Reason why) {
     if (handed_over() == nullptr) return !connections_wait();
     for (unsigned i = 0; i < listeners_count_; i++) {
-        Shard& shard = *listeners_[i].shard;
+        const Listening& at = listeners_[i];
         for (;;) {
-            LeaseGuard lease(shard.lease());
-            drain(shard);
-            TcpListener* const listener = listeners_[i].listener;
-            TcpConnection* const c = listener ? listener->ready.front() : nullptr;
-            if (c == nullptr) break;
-            if (c->tcb.state == tcp::State::CLOSED) {
-                // Reset by its peer before anybody accepted it: nobody misses it.
-                shard.tcp().forget(*c, monotonic_now());
-                continue;
+            {
+                LeaseGuard lease(at.shard->lease());
+                if (first_waiting(at) == nullptr) break;
             }
-            if (!Handover::announce(c->tuple.local)) return false;
             const int fd = sys::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
             if (fd < 0) return false;
             options_to_twin(fd);
-            if (!move_to_kernel(shard, *c, fd, why)) {
-                sys::close(fd);
-                return false;
+            bool there, moved;
+            {
+                LeaseGuard lease(at.shard->lease());
+                TcpConnection* const c = first_waiting(at);  // another thread may have accepted it
+                there = c != nullptr;
+                // The stand-in comes first, because a connection in the kernel that nobody is told of is lost, and under the
+                // lease: accept() of this process takes no other lock, and a stand-in whose connection it took in between
+                // would hold up whoever accepts that for as long as a connection may be on its way. It is a few calls over
+                // the loopback interface; with a full queue 20 ms.
+                moved = there && Handover::announce(c->tuple.local) &&
+                        move_to_kernel(*at.shard, *c, fd, why);
             }
-            handed_over()->give(fd);
+            if (moved) {
+                handed_over()->give(fd);
+                continue;
+            }
+            sys::close(fd);
+            if (there) return false;
         }
     }
     return true;

@@ -191,6 +191,7 @@ class TcpSocket final : public Socket {
     bool room_for_flow();  // another one in steered_
     bool connections_wait();
     void hand_back_listener(Reason why, bool share);
+    static TcpConnection* first_waiting(const Listening& at);
     bool hand_over(Reason why);
     bool half_open_left();
     void offer_to_spawned();
