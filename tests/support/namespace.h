@@ -2,7 +2,6 @@
 // namespace goes with the child, and the child with its parent (PR_SET_PDEATHSIG) or after kChildSeconds.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -11,6 +10,8 @@
 
 #include <cstdio>
 #include <functional>
+
+#include "support/root.h"
 
 namespace vma::test {
 
@@ -33,13 +34,12 @@ inline int run_in_namespace(const std::function<void()>& body) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// Only who is not root may go without; for root a refused namespace is a failure.
-#define IN_NAMESPACE(...)                                                                  \
-    do {                                                                                   \
-        if (geteuid() != 0) GTEST_SKIP() << "NOT RUN: needs root for a network namespace"; \
-        const int exit_status = ::vma::test::run_in_namespace(__VA_ARGS__);                \
-        ASSERT_NE(exit_status, 77) << "unshare(CLONE_NEWNET) was refused to root";         \
-        EXPECT_EQ(exit_status, 0) << "see the child's output above";                       \
+#define IN_NAMESPACE(...)                                                          \
+    do {                                                                           \
+        NEEDS_ROOT("a network namespace");                                         \
+        const int exit_status = ::vma::test::run_in_namespace(__VA_ARGS__);        \
+        ASSERT_NE(exit_status, 77) << "unshare(CLONE_NEWNET) was refused to root"; \
+        EXPECT_EQ(exit_status, 0) << "see the child's output above";               \
     } while (0)
 
 }  // namespace vma::test

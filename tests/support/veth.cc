@@ -16,8 +16,6 @@ int current_namespace() { return open("/proc/thread-self/ns/net", O_RDONLY | O_C
 
 }  // namespace
 
-bool is_root() { return geteuid() == 0; }
-
 int Veth::run(const Side& side, const std::string& command) {
     const std::string all = "nsenter --net=/proc/" + std::to_string(getpid()) + "/fd/" +
                             std::to_string(side.ns) + " sh -c '" + command + "'";

@@ -49,6 +49,4 @@ class Inside {
     int before_;
 };
 
-bool is_root();
-
 }  // namespace vma::test

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "ring_pair.h"
+#include "support/root.h"
 #include "wait.h"
 
 namespace vma::test {
@@ -16,7 +17,7 @@ class RingContract : public testing::TestWithParam<std::string> {
   protected:
     void SetUp() override {
         if (GetParam() == "packet") {
-            if (!is_root()) GTEST_SKIP() << "NOT RUN: packet rings need root";
+            NEEDS_ROOT("a packet ring");
             auto p = std::make_unique<PacketPair>(1u << 20);
             ASSERT_TRUE(p->ring[1]) << p->why;
             pair = std::move(p);

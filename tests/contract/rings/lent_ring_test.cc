@@ -5,6 +5,7 @@
 
 #include "dev/packet/hook.h"
 #include "ring_pair.h"
+#include "support/root.h"
 #include "wait.h"
 
 namespace vma::test {
@@ -51,7 +52,7 @@ class NearKeeper final : public RingKeeper {
 class KeptRing : public testing::Test {
   protected:
     void SetUp() override {
-        if (!is_root()) GTEST_SKIP() << "NOT RUN: packet rings need root";
+        NEEDS_ROOT("a packet ring");
         veth = std::make_unique<Veth>();
         ASSERT_TRUE(veth->ok()) << veth->error();
         set_ring_keeper(&keeper);

@@ -14,6 +14,7 @@
 #include "base/own_fd.h"
 #include "dev/packet/bpf_calls.h"
 #include "ring_pair.h"
+#include "support/root.h"
 #include "wait.h"
 
 namespace vma::test {
@@ -24,7 +25,7 @@ constexpr int kUdpSegment = 103;
 class PacketRingTest : public testing::Test {
   protected:
     void SetUp() override {
-        if (!is_root()) GTEST_SKIP() << "NOT RUN: packet rings need root";
+        NEEDS_ROOT("a packet ring");
         veth = std::make_unique<Veth>();
         ASSERT_TRUE(veth->ok()) << veth->error();
     }
