@@ -1,5 +1,6 @@
 """Live connections and listeners across exec, spawn, system() and popen()."""
 
+import concurrent.futures
 import json
 import os
 import socket
@@ -92,9 +93,11 @@ class Exec(case.PeerCase):
         clients = [self.a.call(lambda: duplex.dial(self.b.ip, PORT + 2)) for _ in range(2)]
         server.tell("go")
         clients.append(self.a.call(lambda: duplex.dial(self.b.ip, PORT + 2)))
-        for seed, s in enumerate(clients):
-            with s:
-                duplex.exchange(s, seed, BYTES)
+        # All at a time: the server takes one after the other, and the last one may be in the kernel's queue before the first.
+        with concurrent.futures.ThreadPoolExecutor(len(clients)) as pool:
+            list(pool.map(lambda of: duplex.exchange(clients[of], of, BYTES), range(len(clients))))
+        for s in clients:
+            s.close()
         self.finish(server)
 
 
