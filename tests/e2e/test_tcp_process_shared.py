@@ -181,7 +181,7 @@ class Secure(case.PeerCase):
         os.chmod(self.folder, 0o755)
         # The build tree may be closed to the user.
         self.lib = shutil.copy(library(), f"{self.folder}/libvma.so")
-        for name in ("shared_ways.py", "duplex.py"):
+        for name in ("shared_ways.py", "duplex.py", "listening.py"):
             shutil.copy(os.path.join(case.SUPPORT, name), self.folder)
         self.program = shutil.copy(os.path.realpath("/usr/bin/python3"), f"{self.folder}/python")
         etc = f"{self.folder}/etc"

@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 from duplex import FIRST, LIMIT, begun, dial, echo_blocking, echo_epoll, must_be_kernel, must_be_offloaded
+from listening import served, served_at
 
 ME = [sys.executable, "-B", os.path.abspath(__file__)]
 libc = ctypes.CDLL(None, use_errno=True)
@@ -109,13 +110,7 @@ def hot_restart(ip, port, generations):
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((ip, int(port)))
     listener.listen(16)
-    listener.setblocking(False)
-    try:
-        listener.accept()
-        raise AssertionError("a connection before anybody was told")
-    except BlockingIOError:
-        pass  # from now on the library serves it
-    listener.setblocking(True)
+    served(listener)
     print("ready", flush=True)
     live, _ = listener.accept()
     echo_blocking(live, FIRST)
@@ -147,13 +142,7 @@ def generation():
 
 def waiting(ip, port):
     """A server that replaces itself while connections wait to be accepted."""
-    listener = socket.create_server((ip, int(port)))
-    listener.setblocking(False)
-    try:
-        listener.accept()
-    except BlockingIOError:
-        pass
-    listener.setblocking(True)
+    listener = served_at(ip, port)
     print("ready", flush=True)
     sys.stdin.readline()
     os.set_inheritable(listener.fileno(), True)
@@ -180,13 +169,7 @@ def found_waiting():
 
 def crowd(ip, port, count):
     """A server with many live connections runs commands: they stay where they are. Tells its pid, waits for a line."""
-    listener = socket.create_server((ip, int(port)), backlog=256)
-    listener.setblocking(False)
-    try:
-        listener.accept()
-    except BlockingIOError:
-        pass
-    listener.setblocking(True)
+    listener = served_at(ip, port, backlog=256)
     print("ready", flush=True)
     members = [listener.accept()[0] for _ in range(int(count))]
     for s in members:

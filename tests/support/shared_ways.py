@@ -20,6 +20,7 @@ import threading
 
 from duplex import (FIRST, LIMIT, begun, dial, echo_blocking, echo_epoll, ended, in_child, must_be_kernel, must_be_offloaded,
                     pattern, served_by_kernel)
+from listening import served_at
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.fdopen.restype = libc.freopen.restype = ctypes.c_void_p
@@ -534,13 +535,7 @@ def moved(ip, port, how):
 
 def moved_listener(ip, port):
     """A listener made here, accepted from in another namespace: the connection is of the listener's."""
-    listener = socket.create_server((ip, int(port)))
-    listener.setblocking(False)
-    try:
-        listener.accept()
-    except BlockingIOError:
-        pass
-    listener.setblocking(True)
+    listener = served_at(ip, port)
     check(libc.unshare(CLONE_NEWNET), "unshare")
     print("ready", flush=True)
     for _ in range(2):
@@ -629,13 +624,7 @@ def sandbox_child(ip, port):
 
 def sandbox_server(ip, port):
     """A server that filters itself once it listens, while it accepts in another thread."""
-    listener = socket.create_server((ip, int(port)))
-    listener.setblocking(False)
-    try:
-        listener.accept()
-    except BlockingIOError:
-        pass
-    listener.setblocking(True)
+    listener = served_at(ip, port)
     accepted = []
     thread = threading.Thread(target=lambda: accepted.append(listener.accept()[0]))
     thread.start()
@@ -654,13 +643,7 @@ def sandbox_server(ip, port):
 
 def sandbox_waiting(ip, port):
     """A server that filters itself while two connections wait to be accepted; a third comes afterwards."""
-    listener = socket.create_server((ip, int(port)))
-    listener.setblocking(False)
-    try:
-        listener.accept()
-    except BlockingIOError:
-        pass
-    listener.setblocking(True)
+    listener = served_at(ip, port)
     print("ready", flush=True)
     sys.stdin.readline()
     assert select.select([listener], [], [], LIMIT)[0]

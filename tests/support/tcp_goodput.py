@@ -19,6 +19,8 @@ import struct
 import sys
 import time
 
+from listening import served, served_at
+
 TIMEOUT = 300
 SIOCOUTQ = 0x5411
 PIECE = 1 << 16
@@ -75,12 +77,7 @@ def tell(**result):
 def serve(ip, port, data, congestion):
     listener = socket.create_server((ip, port))
     prepare(listener, congestion)
-    listener.setblocking(False)
-    try:
-        listener.accept()  # a listener is served by the library from the first accept on
-    except BlockingIOError:
-        pass
-    listener.setblocking(True)
+    served(listener)
     print("ready", flush=True)
     while True:
         s, _ = listener.accept()
@@ -108,12 +105,7 @@ def warm_up(ip):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.connect((ip, 9))
         mine = s.getsockname()[0]
-    with socket.create_server((mine, 0)) as s:
-        s.setblocking(False)
-        try:
-            s.accept()
-        except BlockingIOError:
-            pass
+    served_at(mine, 0).close()
 
 
 def connect(what, ip, port, data, congestion):

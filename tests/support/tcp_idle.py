@@ -17,6 +17,8 @@ import socket
 import sys
 import time
 
+from listening import served
+
 
 def state(count, opened, first, last):
     sizes = {}
@@ -38,11 +40,7 @@ def serve(ip, port):
     count = opened = 0
     first = last = 0.0
     for each in listeners:
-        each.setblocking(False)
-        try:
-            each.accept()  # served by the library from here on
-        except BlockingIOError:
-            pass
+        served(each).setblocking(False)
     print("ready", flush=True)
     while True:
         for fd, _ in poll.poll():

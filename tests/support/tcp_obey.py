@@ -8,9 +8,10 @@ Prints "ready" and, for whatever goes wrong, a line.
 """
 
 import resource
-import socket
 import sys
 import threading
+
+from listening import served_at
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
 
@@ -48,13 +49,7 @@ def obey(s):
         print("ended by", error, flush=True)
 
 
-listener = socket.create_server((sys.argv[1], int(sys.argv[2])), backlog=4096)
-listener.setblocking(False)
-try:
-    listener.accept()
-except BlockingIOError:
-    pass
-listener.setblocking(True)
+listener = served_at(sys.argv[1], sys.argv[2], backlog=4096)
 print("ready", flush=True)
 while True:
     s, _ = listener.accept()

@@ -7,6 +7,8 @@ import struct
 import sys
 import time
 
+from listening import served
+
 FASTOPEN, FASTOPEN_CONNECT, DEFER_ACCEPT, INFO, NOTSENT_LOWAT, CC_INFO = 23, 30, 9, 11, 25, 26
 
 
@@ -89,12 +91,7 @@ def deferred(ip, port):
     l.setsockopt(socket.IPPROTO_TCP, DEFER_ACCEPT, 5)
     l.bind((ip, port))
     l.listen(16)
-    l.setblocking(False)
-    try:
-        l.accept()
-        sys.exit("a connection before anyone connected")
-    except BlockingIOError:
-        pass
+    served(l).setblocking(False)
     print("ready", flush=True)
     while True:
         try:
