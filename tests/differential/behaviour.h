@@ -195,6 +195,24 @@ class Thread {
     pthread_t handle_{};
     std::string joined_;
 };
+// A thread in a call that blocks: it sleeps there when the constructor returns.
+class Asleep {
+  public:
+    explicit Asleep(std::function<std::string()> call)
+        : thread_([this, call = std::move(call)] { seen_ = call(); }) {
+        thread_.sleeps();
+    }
+    void sleeps() { thread_.sleeps(); }  // again, or still; bounded
+    // What the call gave; bounded.
+    std::string wakes() {
+        thread_.join();
+        return seen_;
+    }
+
+  private:
+    std::string seen_;
+    Thread thread_;
+};
 
 // ---- Signals
 

@@ -11,6 +11,16 @@ void drains() {
     SEE(got(s, 1, MSG_WAITALL));
     rest(s);
 }
+// The peer of a listener: a connection before the step "one", another before "two".
+void dials_twice() {
+    const int s = dialled();
+    step("one");
+    const int t = tcp();
+    SEE(connect_to(t, "b"));
+    step("two");
+    step("over");
+    close(s);
+}
 }  // namespace
 
 BEHAVIOUR(edge_partial_read, "a part is read: no edge; more comes: an edge");
@@ -135,15 +145,7 @@ void edge_of_own_shutdown::b() {
 }
 
 BEHAVIOUR(edge_of_listener, "each connection that comes to a listener is an edge");
-void edge_of_listener::a() {
-    const int s = dialled();
-    step("one");
-    const int t = tcp();
-    SEE(connect_to(t, "b"));
-    step("two");
-    step("over");
-    close(s);
-}
+void edge_of_listener::a() { dials_twice(); }
 void edge_of_listener::b() {
     const int l = listening(), ep = epoll_create1(0);
     SEE(add(ep, l, EPOLLIN | EPOLLET));
@@ -317,15 +319,7 @@ void oneshot_edge::a() {
 void oneshot_edge::b() { bytes(2); }
 
 BEHAVIOUR(oneshot_listener, "EPOLLONESHOT on a listener");
-void oneshot_listener::a() {
-    const int s = dialled();
-    step("one");
-    const int t = tcp();
-    SEE(connect_to(t, "b"));
-    step("two");
-    step("over");
-    close(s);
-}
+void oneshot_listener::a() { dials_twice(); }
 void oneshot_listener::b() {
     const int l = listening(), ep = epoll_create1(0);
     SEE(add(ep, l, EPOLLIN | EPOLLONESHOT));

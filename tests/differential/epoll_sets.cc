@@ -29,6 +29,35 @@ std::string end_of(Waiter& waiter) {
     waiter.thread.join();
     return waiter.seen;
 }
+// Two threads that sleep in one set, each for one event.
+class TwoSleepers {
+  public:
+    explicit TwoSleepers(int ep) : ep_(ep) {
+        one_.sleeps();
+        two_.sleeps();
+    }
+    // How many have woken, once one has.
+    int woken() {
+        const int64_t end = milliseconds() + 4000;
+        while (woken_ == 0 && milliseconds() < end) poll(nullptr, 0, 1);
+        return woken_;
+    }
+    // At the end of both.
+    int all_woken() {
+        one_.join();
+        two_.join();
+        return woken_;
+    }
+
+  private:
+    void wait() {
+        epoll_event e;
+        woken_ += epoll_wait(ep_, &e, 1, 5000);
+    }
+    const int ep_;
+    std::atomic<int> woken_{0};
+    Thread one_{[this] { wait(); }}, two_{[this] { wait(); }};
+};
 }  // namespace
 
 BEHAVIOUR(nested_edge, "an edge-triggered set in a set");
@@ -128,12 +157,9 @@ BEHAVIOUR(set_in_poll, "who sleeps in poll() or select() on a set wakes for its 
 void set_in_poll::a() {
     const int s = connected(), ep = epoll_create1(0);
     add(ep, s, EPOLLIN);
-    std::string seen;
-    Thread poller([&] { seen = polled(ep, POLLIN, 5000); });
-    poller.sleeps();
+    Asleep poller([&] { return polled(ep, POLLIN, 5000); });
     byte(s);
-    poller.join();
-    SEE(seen);
+    SEE(poller.wakes());
     SEE(got(s));
     SEE(polled(ep, POLLIN | POLLOUT));
     int n = 0;
@@ -171,23 +197,12 @@ BEHAVIOUR(two_sleepers_one_set, "two threads in one set: an edge wakes one, the 
 void two_sleepers_one_set::a() {
     const int s = connected(), ep = epoll_create1(0);
     add(ep, s, EPOLLIN | EPOLLET);
-    std::atomic<int> woken{0};
-    const auto waits = [&] {
-        epoll_event e;
-        woken += epoll_wait(ep, &e, 1, 5000);
-    };
-    Thread one(waits), two(waits);
-    one.sleeps();
-    two.sleeps();
+    TwoSleepers sleepers(ep);
     byte(s);
-    const int64_t end = milliseconds() + 4000;
-    while (woken == 0 && milliseconds() < end) poll(nullptr, 0, 1);
-    SEE(int(woken));
+    SEE(sleepers.woken());
     SEE(events(ep, {s}));
     byte(s, 2);
-    one.join();
-    two.join();
-    SEE(int(woken));
+    SEE(sleepers.all_woken());
     step("over");
 }
 void two_sleepers_one_set::b() { bytes(2); }
@@ -196,23 +211,13 @@ BEHAVIOUR(oneshot_two_sleepers, "EPOLLONESHOT: one of two threads, until it is a
 void oneshot_two_sleepers::a() {
     const int s = connected(), ep = epoll_create1(0);
     add(ep, s, EPOLLIN | EPOLLONESHOT);
-    std::atomic<int> woken{0};
-    const auto waits = [&] {
-        epoll_event e;
-        woken += epoll_wait(ep, &e, 1, 5000);
-    };
-    Thread one(waits), two(waits);
-    one.sleeps();
-    two.sleeps();
+    TwoSleepers sleepers(ep);
     byte(s);
-    const int64_t end = milliseconds() + 4000;
-    while (woken == 0 && milliseconds() < end) poll(nullptr, 0, 1);
+    sleepers.woken();
     byte(s, 2);
-    SEE(int(woken));
+    SEE(sleepers.woken());
     SEE(add(ep, s, EPOLLIN | EPOLLONESHOT, EPOLL_CTL_MOD));
-    one.join();
-    two.join();
-    SEE(int(woken));
+    SEE(sleepers.all_woken());
     step("over");
 }
 void oneshot_two_sleepers::b() { bytes(2); }

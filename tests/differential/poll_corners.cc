@@ -145,14 +145,11 @@ void poll_many::b() { speaks(); }
 BEHAVIOUR(poll_closed_while_asleep, "a socket that is closed while poll() sleeps on it");
 void poll_closed_while_asleep::a() {
     const int s = connected();
-    std::string seen;
-    Thread poller([&] { seen = polled(s, POLLIN, 5000); });
-    poller.sleeps();
+    Asleep poller([&] { return polled(s, POLLIN, 5000); });
     SEE(close(s));
     SEE(polled(s, POLLIN));
     step("speak");
-    poller.join();
-    SEE(seen);
+    SEE(poller.wakes());
     step("over");
 }
 void poll_closed_while_asleep::b() { speaks(); }
@@ -160,13 +157,10 @@ void poll_closed_while_asleep::b() { speaks(); }
 BEHAVIOUR(poll_dup2_while_asleep, "dup2() of another socket onto one that poll() sleeps on");
 void poll_dup2_while_asleep::a() {
     const int s = connected(), t = connected(1);
-    std::string seen;
-    Thread poller([&] { seen = polled(s, POLLIN | POLLRDHUP, 300); });
-    poller.sleeps();
+    Asleep poller([&] { return polled(s, POLLIN | POLLRDHUP, 300); });
     SEE(dup2(t, s) == s);
     step("speak");
-    poller.join();
-    SEE(seen);
+    SEE(poller.wakes());
     step("over");
 }
 void poll_dup2_while_asleep::b() {
@@ -197,17 +191,12 @@ void poll_two_sleepers::b() { speaks(); }
 BEHAVIOUR(poll_beside_recv, "poll() and recv() of two threads on one socket");
 void poll_beside_recv::a() {
     const int s = connected();
-    std::string seen, read;
-    Thread poller([&] { seen = polled(s, POLLRDHUP, 5000); });
-    Thread reader([&] { read = got(s, 1); });
-    poller.sleeps();
-    reader.sleeps();
+    Asleep poller([&] { return polled(s, POLLRDHUP, 5000); });
+    Asleep reader([&] { return got(s, 1); });
     step("speak");
-    reader.join();
-    SEE(read);
+    SEE(reader.wakes());
     step("end");
-    poller.join();
-    SEE(seen);
+    SEE(poller.wakes());
     step("over");
 }
 void poll_beside_recv::b() {
@@ -300,15 +289,12 @@ BEHAVIOUR(poll_sleeper_low_water, "who sleeps in poll() wakes when SO_RCVLOWAT i
 void poll_sleeper_low_water::a() {
     const int s = connected();
     set(s, SOL_SOCKET, SO_RCVLOWAT, 2);
-    std::string seen;
-    Thread poller([&] { seen = polled(s, POLLIN, 5000); });
-    poller.sleeps();
+    Asleep poller([&] { return polled(s, POLLIN, 5000); });
     step("speak");
     SEE(until_bytes(s, 1));
     poller.sleeps();
     step("speak");
-    poller.join();
-    SEE(seen);
+    SEE(poller.wakes());
     step("over");
 }
 void poll_sleeper_low_water::b() { speaks(2); }

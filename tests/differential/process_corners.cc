@@ -6,49 +6,31 @@
 
 #include <cstdlib>
 
-#include "differential/behaviour.h"
+#include "differential/process_words.h"
 
 namespace {
-void echo(int offset = 0) {
-    const int s = connected(offset);
-    char buffer[4096];
-    ssize_t n;
-    while ((n = recv(s, buffer, sizeof buffer, 0)) > 0) put(s, std::string(buffer, size_t(n)));
-    close(s);
+// Ends of the tests that leave root's identity or place: an echo on the connection there was and on a new one.
+void echoed_anew(int s, const std::string& old_text, const std::string& new_text) {
+    SEE(echoed(s, old_text));
+    const int t = tcp();  // connected() would look at files that are out of reach now
+    step("listening");
+    SEE(connect_to(t, "b", 1));
+    step("connected");
+    SEE(echoed(t, new_text));
+    SEE(shutdown(t, SHUT_WR));
+    SEE(shutdown(s, SHUT_WR));
+    SEE(rest(s));
 }
-std::string echoed(int s, const std::string& text) {
-    put(s, text);
-    return got(s, text.size(), MSG_WAITALL);
-}
-long pass(int channel, std::initializer_list<int> fds, int flags = 0) {
-    char byte = 'f';
-    alignas(cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))] = {};
-    iovec iov{&byte, 1};
-    msghdr m{};
-    m.msg_iov = &iov;
-    m.msg_iovlen = 1;
-    m.msg_control = control;
-    m.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
-    cmsghdr* c = CMSG_FIRSTHDR(&m);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
-    memcpy(CMSG_DATA(c), fds.begin(), fds.size() * sizeof(int));
-    return sendmsg(channel, &m, flags);
-}
-std::vector<int> taken(int channel, int flags = 0) {
-    char byte;
-    alignas(cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))] = {};
-    iovec iov{&byte, 1};
-    msghdr m{};
-    m.msg_iov = &iov;
-    m.msg_iovlen = 1;
-    m.msg_control = control;
-    m.msg_controllen = sizeof control;
-    if (recvmsg(channel, &m, flags) != 1 || CMSG_FIRSTHDR(&m) == nullptr) return {};
-    std::vector<int> fds((CMSG_FIRSTHDR(&m)->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-    memcpy(fds.data(), CMSG_DATA(CMSG_FIRSTHDR(&m)), fds.size() * sizeof(int));
-    return fds;
+void answers_anew(const std::string& old_text, const std::string& new_text) {
+    const int s = connected();
+    SEE(got(s));
+    SEE(put(s, old_text));
+    const int t = connected(1);
+    SEE(got(t));
+    SEE(put(t, new_text));
+    SEE(rest(t));
+    SEE(rest(s));
+    SEE(close(s));
 }
 }  // namespace
 
@@ -326,52 +308,18 @@ void identity_dropped::a() {
     const int s = connected();
     SEE(setgid(65534));
     SEE(setuid(65534));
-    SEE(echoed(s, "as nobody"));
-    const int t = tcp();  // connected() would look at the statistics page, which is root's
-    step("listening");
-    SEE(connect_to(t, "b", 1));
-    step("connected");
-    SEE(echoed(t, "new, as nobody"));
-    SEE(shutdown(t, SHUT_WR));
-    SEE(shutdown(s, SHUT_WR));
-    SEE(rest(s));
+    echoed_anew(s, "as nobody", "new, as nobody");
 }
-void identity_dropped::b() {
-    const int s = connected();
-    SEE(got(s));
-    SEE(put(s, "as nobody"));
-    const int t = connected(1);
-    SEE(got(t));
-    SEE(put(t, "new, as nobody"));
-    SEE(rest(t));
-    SEE(rest(s));
-    SEE(close(s));
-}
+void identity_dropped::b() { answers_anew("as nobody", "new, as nobody"); }
 
 BEHAVIOUR(root_changed, "chroot(): connections and new sockets work on");
 void root_changed::a() {
     const int s = connected();
     SEE(chroot("/proc/self/fdinfo"));
     SEE(chdir("/"));
-    SEE(echoed(s, "inside"));
-    const int t = tcp();  // connected() would look at /proc, which is not there
-    step("listening");
-    SEE(connect_to(t, "b", 1));
-    step("connected");
-    SEE(echoed(t, "new"));
-    SEE(shutdown(t, SHUT_WR));
-    SEE(shutdown(s, SHUT_WR));
+    echoed_anew(s, "inside", "new");
 }
-void root_changed::b() {
-    const int s = connected();
-    SEE(got(s));
-    SEE(put(s, "inside"));
-    const int t = connected(1);
-    SEE(got(t));
-    SEE(put(t, "new"));
-    SEE(rest(t));
-    SEE(rest(s));
-}
+void root_changed::b() { answers_anew("inside", "new"); }
 
 BEHAVIOUR(exec_with_listener, "a listener inherited over exec by its number, as LISTEN_FDS does");
 void exec_with_listener::a() {

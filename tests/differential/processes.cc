@@ -4,18 +4,11 @@
 
 #include <cstdlib>
 
-#include "differential/behaviour.h"
+#include "differential/process_words.h"
 
 extern char** environ;
 
 namespace {
-void echo(int offset = 0) {
-    const int s = connected(offset);
-    char buffer[4096];
-    ssize_t n;
-    while ((n = recv(s, buffer, sizeof buffer, 0)) > 0) put(s, std::string(buffer, size_t(n)));
-    close(s);
-}
 int child(void (*body)(int), int s) {
     const int pid = fork();
     if (pid == 0) {
@@ -23,34 +16,6 @@ int child(void (*body)(int), int s) {
         _exit(7);
     }
     return pid;
-}
-long pass(int channel, int fd) {
-    char byte = 'f', control[CMSG_SPACE(sizeof fd)] = {};
-    iovec iov{&byte, 1};
-    msghdr m{};
-    m.msg_iov = &iov;
-    m.msg_iovlen = 1;
-    m.msg_control = control;
-    m.msg_controllen = sizeof control;
-    cmsghdr* c = CMSG_FIRSTHDR(&m);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(c), &fd, sizeof fd);
-    return sendmsg(channel, &m, 0);
-}
-int taken(int channel) {
-    char byte, control[CMSG_SPACE(sizeof(int))] = {};
-    iovec iov{&byte, 1};
-    msghdr m{};
-    m.msg_iov = &iov;
-    m.msg_iovlen = 1;
-    m.msg_control = control;
-    m.msg_controllen = sizeof control;
-    if (recvmsg(channel, &m, 0) != 1 || CMSG_FIRSTHDR(&m) == nullptr) return -1;
-    int fd;
-    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd);
-    return fd;
 }
 }  // namespace
 
@@ -401,7 +366,7 @@ void pass_to_child::a() {
     SEE(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
     const int pid = child(
         [](int fd) {
-            const int s = taken(fd);
+            const int s = taken(fd).at(0);
             SEE(put(s, "received"));
             SEE(got(s, 8, MSG_WAITALL));
             SEE(shutdown(s, SHUT_WR));
@@ -409,7 +374,7 @@ void pass_to_child::a() {
         },
         channel[1]);
     const int s = connected();
-    pass(channel[0], s);  // unseen: the child's lines come at the same time
+    pass(channel[0], {s});  // unseen: the child's lines come at the same time
     close(s);
     SEE(outcome(pid));
 }
@@ -420,8 +385,8 @@ void pass_to_self::a() {
     int channel[2];
     SEE(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
     const int s = connected();
-    SEE(pass(channel[0], s));
-    const int d = taken(channel[1]);
+    SEE(pass(channel[0], {s}));
+    const int d = taken(channel[1]).at(0);
     SEE(d > s);
     SEE(put(d, "by the copy"));
     SEE(got(s, 11, MSG_WAITALL));

@@ -262,26 +262,20 @@ SOLO(state_opening_closed, "close() while another thread is in connect()") {
     warm_up();
     const int s = tcp();
     set_time(s, SO_SNDTIMEO, 400);
-    std::string seen;
-    Thread opener([&] { seen = connect_to(s, "silent") < 0 ? strerrorname_np(errno) : "made"; });
-    opener.sleeps();
+    Asleep opener([&] { return connect_to(s, "silent") < 0 ? strerrorname_np(errno) : "made"; });
     on_ring(s);
     SEE(close(s));
-    opener.join();
-    SEE(seen);
+    SEE(opener.wakes());
     SEE(close(s));
 }
 
 SOLO(state_opening_woken, "shutdown() ends the connect() of another thread") {
     warm_up();
     const int s = tcp();
-    std::string seen;
-    Thread opener([&] { seen = connect_to(s, "silent") < 0 ? strerrorname_np(errno) : "made"; });
-    opener.sleeps();
+    Asleep opener([&] { return connect_to(s, "silent") < 0 ? strerrorname_np(errno) : "made"; });
     on_ring(s);
     SEE(shutdown(s, SHUT_RDWR));
-    opener.join();
-    SEE(seen);
+    SEE(opener.wakes());
     SEE(state_of(s));
 }
 

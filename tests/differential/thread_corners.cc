@@ -344,14 +344,11 @@ void close_beside_acceptor::b() {
 BEHAVIOUR(close_beside_udp_reader, "close() while another thread is in recvfrom()");
 void close_beside_udp_reader::a() {
     const int s = udp_pair();
-    std::string seen;
-    Thread reader([&] { seen = got(s); });
-    reader.sleeps();
+    Asleep reader([&] { return got(s); });
     SEE(close(s));
     SEE(got(s));
     step("closed");
-    reader.join();
-    SEE(seen);
+    SEE(reader.wakes());
 }
 void close_beside_udp_reader::b() {
     const int s = udp_pair();
@@ -362,29 +359,23 @@ void close_beside_udp_reader::b() {
 BEHAVIOUR(shutdown_wakes_udp_reader, "shutdown() of a connected UDP socket wakes its reader");
 void shutdown_wakes_udp_reader::a() {
     const int s = udp_pair();
-    std::string seen;
-    Thread reader([&] { seen = got(s); });
-    reader.sleeps();
+    Asleep reader([&] { return got(s); });
     SEE(shutdown(s, SHUT_RD));
-    reader.join();
-    SEE(seen);
+    SEE(reader.wakes());
 }
 void shutdown_wakes_udp_reader::b() { udp_pair(); }
 
 BEHAVIOUR(option_beside_reader, "setsockopt() and ioctl() while another thread is in recv()");
 void option_beside_reader::a() {
     const int s = connected();
-    std::string seen;
-    Thread reader([&] { seen = got(s); });
-    reader.sleeps();
+    Asleep reader([&] { return got(s); });
     SEE(set(s, IPPROTO_TCP, TCP_NODELAY));
     SEE(set(s, SOL_SOCKET, SO_KEEPALIVE));
     SEE(set(s, SOL_SOCKET, SO_RCVBUF, 100000));
     nonblocking(s);
     reader.sleeps();
     step("speak");
-    reader.join();
-    SEE(seen);
+    SEE(reader.wakes());
     SEE(got(s));
     step("over");
 }
@@ -399,19 +390,14 @@ BEHAVIOUR(moved_beside_reader,
           "an option that only the kernel has, while another thread is in recv()");
 void moved_beside_reader::a() {
     const int s = connected();
-    std::string seen, ready_to;
-    Thread reader([&] { seen = got(s); });
-    Thread poller([&] { ready_to = polled(s, POLLRDHUP, 5000); });
-    reader.sleeps();
-    poller.sleeps();
+    Asleep reader([&] { return got(s); });
+    Asleep poller([&] { return polled(s, POLLRDHUP, 5000); });
     SEE(set(s, IPPROTO_TCP, TCP_SAVE_SYN));
     SEE(set(s, IPPROTO_IP, IP_MINTTL, 1));
     step("speak");
-    reader.join();
-    SEE(seen);
+    SEE(reader.wakes());
     step("end");
-    poller.join();
-    SEE(ready_to);
+    SEE(poller.wakes());
 }
 void moved_beside_reader::b() {
     const int s = connected();
@@ -520,9 +506,7 @@ BEHAVIOUR(fork_beside_thread,
           "fork() while another thread is in recv(): parent and child both work");
 void fork_beside_thread::a() {
     const int s = connected(), t = connected(1);
-    std::string seen;
-    Thread reader([&] { seen = got(s); });
-    reader.sleeps();
+    Asleep reader([&] { return got(s); });
     const int pid = fork();
     if (pid == 0) {
         SEE(put(t, "from the child"));
@@ -530,8 +514,7 @@ void fork_beside_thread::a() {
     }
     SEE(outcome(pid));
     step("speak");
-    reader.join();
-    SEE(seen);
+    SEE(reader.wakes());
     step("over");
 }
 void fork_beside_thread::b() {

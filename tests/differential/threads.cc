@@ -7,12 +7,9 @@
 BEHAVIOUR(shutdown_wakes_reader, "shutdown() wakes a thread that is blocked in recv()");
 void shutdown_wakes_reader::a() {
     const int s = connected();
-    std::string seen;
-    Thread reader([&] { seen = got(s); });
-    reader.sleeps();
+    Asleep reader([&] { return got(s); });
     SEE(shutdown(s, SHUT_RD));
-    reader.join();
-    SEE(seen);
+    SEE(reader.wakes());
 }
 void shutdown_wakes_reader::b() { connected(); }
 
@@ -20,13 +17,10 @@ BEHAVIOUR(close_beside_reader,
           "close() does not wake a thread in recv(); the data still reaches it");
 void close_beside_reader::a() {
     const int s = connected();
-    std::string seen;
-    Thread reader([&] { seen = got(s); });
-    reader.sleeps();
+    Asleep reader([&] { return got(s); });
     SEE(close(s));
     step("closed");
-    reader.join();
-    SEE(seen);
+    SEE(reader.wakes());
     SEE(got(s));
 }
 void close_beside_reader::b() {
@@ -46,13 +40,10 @@ void shutdown_wakes_acceptor::a() {
 void shutdown_wakes_acceptor::b() {
     const int l = listening();
     on_ring(l);
-    std::string seen;
-    Thread acceptor(
-        [&] { seen = accept(l, nullptr, nullptr) < 0 ? strerrorname_np(errno) : "accepted"; });
-    acceptor.sleeps();
+    Asleep acceptor(
+        [&] { return accept(l, nullptr, nullptr) < 0 ? strerrorname_np(errno) : "accepted"; });
     SEE(shutdown(l, SHUT_RDWR));
-    acceptor.join();
-    SEE(seen);
+    SEE(acceptor.wakes());
     step("down");
 }
 
