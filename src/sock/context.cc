@@ -1,5 +1,7 @@
 #include "sock/context.h"
 
+#include "base/clock.h"
+
 namespace vma::sock {
 namespace {
 
@@ -8,7 +10,7 @@ Duration spin_bound(const Options& options) { return Duration::micros(options.sp
 
 }  // namespace
 
-WaitLimits Context::receive_limits() {
+WaitLimits Context::receive_limits(Duration timeout) {
     const Options& options = Runtime::options();
     WaitLimits limits;
     if (options.is_set(Opt::rx_poll)) {
@@ -18,6 +20,7 @@ WaitLimits Context::receive_limits() {
     } else {
         limits.spin = spin_bound(options);
     }
+    if (timeout.ns) limits.deadline = monotonic_now() + timeout;
     return limits;
 }
 

@@ -10,8 +10,9 @@ namespace vma::sock {
 
 struct Context {
     static std::span<Shard* const> shards() { return Runtime::shards(); }
-    static WaitLimits receive_limits();  // blocking socket calls: VMA_RX_POLL
-    static WaitLimits iomux_limits();    // select, poll, epoll: VMA_SELECT_POLL
+    // Blocking socket calls: VMA_RX_POLL, and SO_RCVTIMEO or SO_SNDTIMEO from now on (0: for ever).
+    static WaitLimits receive_limits(Duration timeout = {});
+    static WaitLimits iomux_limits();  // select, poll, epoll: VMA_SELECT_POLL
     // Empty looks at a ring between two looks at the kernel socket, in calls that do not wait.
     static uint32_t kernel_poll_ratio();
 };

@@ -286,10 +286,8 @@ Outcome TcpSocket::wait_connected(int on_timeout) {
         return connection_ == nullptr ||  // another thread ended the attempt
                connection_->tcb.state != tcp::State::SYN_SENT;
     });
-    WaitLimits limits = Context::receive_limits();
-    const int64_t timeout = sndtimeo_ns_.load(std::memory_order_relaxed);
-    if (timeout) limits.deadline = monotonic_now() + Duration{timeout};
-    switch (wait_until(target, read_governor_, limits)) {
+    const Duration timeout{sndtimeo_ns_.load(std::memory_order_relaxed)};
+    switch (wait_until(target, read_governor_, Context::receive_limits(timeout))) {
         case WaitEnd::ready:
             return connect_result();
         case WaitEnd::timeout:

@@ -12,8 +12,8 @@
 #include <cstring>
 
 #include "base/clock.h"
-#include "base/deferred_signal.h"
 #include "sock/context.h"
+#include "sock/message.h"
 #include "sock/tcp_socket.h"
 
 namespace vma::sock {
@@ -52,15 +52,6 @@ class IovCursor {
     const iovec* iov_;
     size_t count_, at_ = 0, offset_ = 0;
 };
-
-bool total_length(const msghdr& msg, size_t& out) {
-    out = 0;
-    for (size_t i = 0; i < msg.msg_iovlen; i++) {
-        if (msg.msg_iov[i].iov_len > size_t(LONG_MAX) - out) return false;
-        out += msg.msg_iov[i].iov_len;
-    }
-    return true;
-}
 
 // Linux looks at SOL_SOCKET's control messages of a stream, and takes those that have a meaning to it (sock_cmsg_send).
 bool good_controls(const msghdr& msg) {
@@ -335,10 +326,8 @@ Outcome TcpSocket::receive(int fd, msghdr* msg, int flags) {
         SocketCounters::add(counters.rx_eagain, 1);
         return partial(EAGAIN);
     }
-    WaitLimits limits = Context::receive_limits();
     const Duration timeout = receive_timeout();
-    if (timeout.ns) limits.deadline = monotonic_now() + timeout;
-    switch (wait_until(transfer, read_governor_, limits)) {
+    switch (wait_until(transfer, read_governor_, Context::receive_limits(timeout))) {
         case WaitEnd::ready:
             return answer();
         case WaitEnd::timeout:
@@ -346,9 +335,7 @@ Outcome TcpSocket::receive(int fd, msghdr* msg, int flags) {
         case WaitEnd::interrupted:
             break;
     }
-    if (r.done > 0) return partial(EINTR);
-    return pending_signal() == PendingSignal::restart && timeout.ns == 0 ? Outcome::restart()
-                                                                         : Outcome::error(EINTR);
+    return r.done > 0 ? partial(EINTR) : interrupted_call(timeout);
 }
 
 Outcome TcpSocket::send(int fd, const msghdr* msg, int flags) {
@@ -397,10 +384,8 @@ Outcome TcpSocket::send(int fd, const msghdr* msg, int flags) {
         SocketCounters::add(counters.tx_eagain, 1);
         return partial(EAGAIN);
     }
-    WaitLimits limits = Context::receive_limits();
-    const int64_t timeout = sndtimeo_ns_.load(std::memory_order_relaxed);
-    if (timeout) limits.deadline = monotonic_now() + Duration{timeout};
-    switch (wait_until(transfer, write_governor_, limits)) {
+    const Duration timeout{sndtimeo_ns_.load(std::memory_order_relaxed)};
+    switch (wait_until(transfer, write_governor_, Context::receive_limits(timeout))) {
         case WaitEnd::ready:
             return answer();
         case WaitEnd::timeout:
@@ -408,9 +393,7 @@ Outcome TcpSocket::send(int fd, const msghdr* msg, int flags) {
         case WaitEnd::interrupted:
             break;
     }
-    if (s.done > 0) return partial(EINTR);
-    return pending_signal() == PendingSignal::restart && timeout == 0 ? Outcome::restart()
-                                                                      : Outcome::error(EINTR);
+    return s.done > 0 ? partial(EINTR) : interrupted_call(timeout);
 }
 
 Outcome TcpSocket::sendfile(int fd, int in_fd, off_t* offset, size_t count) {

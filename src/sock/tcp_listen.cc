@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/deferred_signal.h"
 #include "base/log.h"
 #include "engine/internal_thread.h"
 #include "engine/tcp_defaults.h"
@@ -359,10 +358,8 @@ Outcome TcpSocket::accept(int fd, sockaddr* addr, socklen_t* len, int flags) {
     Shard* shards[kMaxListeners];
     for (unsigned i = 0; i < listeners_count_; i++) shards[i] = listeners_[i].shard;
     AcceptTarget target(*this, std::span<Shard* const>(shards, listeners_count_), attempt);
-    WaitLimits limits = Context::receive_limits();
     const Duration timeout = receive_timeout();
-    if (timeout.ns) limits.deadline = monotonic_now() + timeout;
-    switch (wait_until(target, read_governor_, limits)) {
+    switch (wait_until(target, read_governor_, Context::receive_limits(timeout))) {
         case WaitEnd::ready:
             return outcome;
         case WaitEnd::timeout:
@@ -370,8 +367,7 @@ Outcome TcpSocket::accept(int fd, sockaddr* addr, socklen_t* len, int flags) {
         case WaitEnd::interrupted:
             break;
     }
-    return pending_signal() == PendingSignal::restart && timeout.ns == 0 ? Outcome::restart()
-                                                                         : Outcome::error(EINTR);
+    return interrupted_call(timeout);
 }
 
 }  // namespace vma::sock

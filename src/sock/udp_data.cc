@@ -8,8 +8,8 @@
 #include <cstring>
 
 #include "base/clock.h"
-#include "base/deferred_signal.h"
 #include "sock/context.h"
+#include "sock/message.h"
 #include "sock/udp_message.h"
 #include "sock/udp_socket.h"
 
@@ -20,16 +20,6 @@ int twin_option(int fd, int level, int name, int otherwise) {
     int value = otherwise;
     socklen_t len = sizeof value;
     return sys::getsockopt(fd, level, name, &value, &len) == 0 ? value : otherwise;
-}
-
-// Total length of the iovecs, or false when it does not fit a long (EINVAL of sendmsg(2)).
-bool total_length(const msghdr& msg, size_t& out) {
-    out = 0;
-    for (size_t i = 0; i < msg.msg_iovlen; i++) {
-        if (msg.msg_iov[i].iov_len > size_t(LONG_MAX) - out) return false;
-        out += msg.msg_iov[i].iov_len;
-    }
-    return true;
 }
 
 // Flags that only the kernel's send path understands.
@@ -163,11 +153,9 @@ Outcome UdpSocket::receive(int fd, msghdr* msg, int flags, RecvCall) {
         SocketCounters::add(counters.rx_eagain, 1);
         return Outcome::error(EAGAIN);
     }
-    WaitLimits limits = Context::receive_limits();
-    const Duration timeout = receive_timeout();
     if (target.ready(false)) return target.outcome;
-    if (timeout.ns != 0) limits.deadline = monotonic_now() + timeout;
-    switch (wait_until(target, governor_, limits)) {
+    const Duration timeout = receive_timeout();
+    switch (wait_until(target, governor_, Context::receive_limits(timeout))) {
         case WaitEnd::ready:
             return target.outcome;
         case WaitEnd::timeout:
@@ -175,9 +163,7 @@ Outcome UdpSocket::receive(int fd, msghdr* msg, int flags, RecvCall) {
         case WaitEnd::interrupted:
             break;
     }
-    // signal(7): calls with SO_RCVTIMEO are never restarted.
-    return pending_signal() == PendingSignal::restart && timeout.ns == 0 ? Outcome::restart()
-                                                                         : Outcome::error(EINTR);
+    return interrupted_call(timeout);
 }
 
 Outcome UdpSocket::next_datagram_size(int) {

@@ -109,6 +109,11 @@ void SpinGovernor::learn(Duration waited, bool) {
     expected_ns_ = (3 * expected_ns_ + std::min(waited.ns, kLongest)) / 4;
 }
 
+Outcome interrupted_call(Duration timeout) {
+    return pending_signal() == PendingSignal::restart && timeout.ns == 0 ? Outcome::restart()
+                                                                         : Outcome::error(EINTR);
+}
+
 WaitEnd wait_until(WaitTarget& target, SpinGovernor& governor, const WaitLimits& limits) {
     if (target.ready(false)) return WaitEnd::ready;
     const Instant start = monotonic_now();

@@ -10,6 +10,7 @@
 
 #include "base/time.h"
 #include "engine/shard.h"
+#include "sock/api.h"
 #include "sock/watch.h"
 
 namespace vma::sock {
@@ -64,6 +65,8 @@ struct WaitLimits {
 
 // Returns `interrupted` when a signal handler has to run first; the caller turns that into EINTR or a restart.
 WaitEnd wait_until(WaitTarget& target, SpinGovernor& governor, const WaitLimits& limits);
+// The answer of a call that was interrupted before it did anything: signal(7), calls with a timeout are never restarted.
+Outcome interrupted_call(Duration timeout);
 
 // Kernel side of the process's UDP twins: one epoll set in which every twin with a ring endpoint is registered
 // (EPOLLIN|EPOLLERR|EPOLLET). Drained by whoever waits; marks sockets and notifies their watchers.
