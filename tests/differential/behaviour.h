@@ -151,6 +151,15 @@ std::string got(int fd, size_t size = 100,
 std::string rest(int fd);  // reads to the end: number of bytes, a hash of them, and how it ended
 std::string pattern(size_t n);  // n bytes, the same in every run
 uint64_t hash(const std::string& text);
+// A msghdr of one part, with room for control messages.
+inline msghdr message_of(iovec& part, void* control = nullptr, size_t room = 0) {
+    msghdr m{};
+    m.msg_iov = &part;
+    m.msg_iovlen = 1;
+    m.msg_control = control;
+    m.msg_controllen = room;
+    return m;
+}
 
 // ---- Readiness
 

@@ -17,13 +17,9 @@ std::string received(int s, int flags = 0, size_t room = 512, size_t size = 100)
     std::string data(size, '?'), control(512, 0);
     sockaddr_in from{};
     iovec iov{data.data(), size};
-    msghdr m{};
+    msghdr m = message_of(iov, room ? control.data() : nullptr, room);
     m.msg_name = &from;
     m.msg_namelen = sizeof from;
-    m.msg_iov = &iov;
-    m.msg_iovlen = 1;
-    m.msg_control = room ? control.data() : nullptr;
-    m.msg_controllen = room;
     const ssize_t n = recvmsg(s, &m, flags);
     if (n < 0) return std::string("-1 ") + strerrorname_np(errno);
     std::string text = std::to_string(n) + " \"" + data.substr(0, std::min(size, size_t(n))) +
@@ -61,11 +57,7 @@ std::string stamp(int s) {
     char data[100];
     alignas(8) char control[512];
     iovec iov{data, sizeof data};
-    msghdr m{};
-    m.msg_iov = &iov;
-    m.msg_iovlen = 1;
-    m.msg_control = control;
-    m.msg_controllen = sizeof control;
+    msghdr m = message_of(iov, control, sizeof control);
     if (recvmsg(s, &m, 0) < 0) return strerrorname_np(errno);
     std::string text;
     for (cmsghdr* c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
@@ -427,11 +419,7 @@ void tcp_inq_control::b() {
     for (int i = 0; i < 2; i++) {
         char data[4], control[64] = {};
         iovec iov{data, sizeof data};
-        msghdr m{};
-        m.msg_iov = &iov;
-        m.msg_iovlen = 1;
-        m.msg_control = control;
-        m.msg_controllen = sizeof control;
+        msghdr m = message_of(iov, control, sizeof control);
         SEE(recvmsg(s, &m, 0));
         const cmsghdr* c = CMSG_FIRSTHDR(&m);
         SEE(c != nullptr && c->cmsg_level == SOL_TCP && c->cmsg_type == TCP_CM_INQ);

@@ -315,9 +315,7 @@ void addresses_given::a() {
     SEE(sendto(s, "x", 1, MSG_NOSIGNAL, raw(wrong), socklen_t(-1)));
     char byte = 'y';
     iovec iov{&byte, 1};
-    msghdr m{};
-    m.msg_iov = &iov;
-    m.msg_iovlen = 1;
+    msghdr m = message_of(iov);
     m.msg_name = const_cast<sockaddr_in*>(&wrong);
     m.msg_namelen = sizeof wrong;
     SEE(sendmsg(s, &m, MSG_NOSIGNAL));
@@ -343,9 +341,7 @@ void names_of_a_stream::a() {
     }
     char c;
     iovec iov{&c, 1};
-    msghdr m{};
-    m.msg_iov = &iov;
-    m.msg_iovlen = 1;
+    msghdr m = message_of(iov);
     m.msg_name = &name;
     m.msg_namelen = sizeof name;
     m.msg_flags = 77;

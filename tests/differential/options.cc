@@ -245,11 +245,7 @@ namespace {
 std::string messages(int s) {
     char data[100], control[512];
     iovec iov{data, sizeof data};
-    msghdr m{};
-    m.msg_iov = &iov;
-    m.msg_iovlen = 1;
-    m.msg_control = control;
-    m.msg_controllen = sizeof control;
+    msghdr m = message_of(iov, control, sizeof control);
     if (recvmsg(s, &m, 0) < 0) return strerrorname_np(errno);
     std::string text = "flags " + std::to_string(m.msg_flags);
     for (cmsghdr* c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
@@ -324,11 +320,7 @@ void options_control_room::b() {
     for (const size_t room : {CMSG_SPACE(sizeof(in_pktinfo)), size_t(5)}) {
         char data[100], control[512];
         iovec iov{data, sizeof data};
-        msghdr m{};
-        m.msg_iov = &iov;
-        m.msg_iovlen = 1;
-        m.msg_control = control;
-        m.msg_controllen = room;
+        msghdr m = message_of(iov, control, room);
         SEE(recvmsg(s, &m, 0));
         SEE(long(m.msg_flags));
         SEE(long(m.msg_controllen));

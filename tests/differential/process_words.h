@@ -24,11 +24,7 @@ inline long pass(int channel, std::initializer_list<int> fds, int flags = 0) {
     char byte = 'f';
     alignas(cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))] = {};
     iovec iov{&byte, 1};
-    msghdr m{};
-    m.msg_iov = &iov;
-    m.msg_iovlen = 1;
-    m.msg_control = control;
-    m.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
+    msghdr m = message_of(iov, control, CMSG_SPACE(fds.size() * sizeof(int)));
     cmsghdr* c = CMSG_FIRSTHDR(&m);
     c->cmsg_level = SOL_SOCKET;
     c->cmsg_type = SCM_RIGHTS;
@@ -40,11 +36,7 @@ inline std::vector<int> taken(int channel, int flags = 0) {
     char byte;
     alignas(cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))] = {};
     iovec iov{&byte, 1};
-    msghdr m{};
-    m.msg_iov = &iov;
-    m.msg_iovlen = 1;
-    m.msg_control = control;
-    m.msg_controllen = sizeof control;
+    msghdr m = message_of(iov, control, sizeof control);
     if (recvmsg(channel, &m, flags) != 1 || CMSG_FIRSTHDR(&m) == nullptr) return {};
     std::vector<int> fds((CMSG_FIRSTHDR(&m)->cmsg_len - CMSG_LEN(0)) / sizeof(int));
     memcpy(fds.data(), CMSG_DATA(CMSG_FIRSTHDR(&m)), fds.size() * sizeof(int));

@@ -51,9 +51,7 @@ void eintr_other_reads::a() {
     catch_signal(SIGUSR1);
     char c;
     iovec iov{&c, 1};
-    msghdr m{};
-    m.msg_iov = &iov;
-    m.msg_iovlen = 1;
+    msghdr m = message_of(iov);
     mmsghdr mm{};
     mm.msg_hdr = m;
     interrupted_by([&] { SEE(readv(s, &iov, 1)); });
@@ -73,9 +71,7 @@ void restart_other_reads::a() {
     catch_signal(SIGUSR1, SA_RESTART);
     char c[8];
     iovec iov{c, sizeof c};
-    msghdr m{};
-    m.msg_iov = &iov;
-    m.msg_iovlen = 1;
+    msghdr m = message_of(iov);
     restarted([&] { SEE(readv(s, &iov, 1)); });
     restarted([&] { SEE(recvmsg(s, &m, 0)); });
     restarted([&] { SEE(read(s, c, sizeof c)); });

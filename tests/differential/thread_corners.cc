@@ -63,9 +63,7 @@ void cancel_recvmsg::a() {
     cancelled_in([](int s) {
         char c;
         iovec iov{&c, 1};
-        msghdr m{};
-        m.msg_iov = &iov;
-        m.msg_iovlen = 1;
+        msghdr m = message_of(iov);
         recvmsg(s, &m, 0);
     });
 }
