@@ -1,5 +1,5 @@
 // FdTable: descriptor number -> Object (the slots that api.h's maybe_ours() looks at). Readers take no lock; writers
-// (socket, close, dup) are serialised by its lock, the first in the lock order (fd table -> shard -> control).
+// (socket, close, dup) are serialised by its lock (order: ARCHITECTURE.md).
 //
 // Size: the hard RLIMIT_NOFILE at start, at least 1024, at most 2^20; higher numbers are never ours (Reason::fd_limit).
 // The table is private memory: a forked child has its own copy.
