@@ -19,8 +19,10 @@ bool find_broker(const char* wished, char* out, size_t room);
 // anything it does. The calling thread only; other threads go on. argv after the name: "--broker for <pid> <program>".
 Result<int> spawn_broker(const char* path, const char* program);
 
-// Does the calling thread have CAP_NET_ADMIN now? One system call.
+// Does the calling thread have CAP_NET_ADMIN now, over the network that its sockets are of? One system call.
 bool has_net_admin();
+// The process is in a user namespace of its own from now on: it has all capabilities there, and none here.
+void capabilities_are_of_another_namespace();
 // CAP_SYS_ADMIN: a broker that is started with it can open rings for others.
 bool has_sys_admin();
 

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <linux/stat.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "engine/internal_thread.h"
@@ -15,6 +16,7 @@ namespace {
 
 // More groups than that (the kernel allows 65536) are cut off: the internal thread opens no files that they could matter for.
 constexpr long kMostGroups = 1024;
+constexpr Duration kEndsWithin = Duration::millis(200);
 
 struct Capabilities {
     __user_cap_header_struct head{_LINUX_CAPABILITY_VERSION_3, 0};
@@ -62,14 +64,16 @@ void become(void* context) {
     c.done = set == 0;
 }
 
-// The calling thread and the internal one are all there are. Without /proc nobody knows: false.
-bool program_has_one_thread() {
+// Threads of this process, the internal one among them. Without /proc nobody knows: 0.
+unsigned threads() {
     struct statx task {};
     // The links of this directory are two and the threads.
-    return sys::raw(SYS_statx, AT_FDCWD, sys::ptr("/proc/self/task"), 0, STATX_NLINK,
-                    sys::ptr(&task)) == 0 &&
-           task.stx_nlink == 4;
+    if (sys::raw(SYS_statx, AT_FDCWD, sys::ptr("/proc/self/task"), 0, STATX_NLINK,
+                 sys::ptr(&task)) != 0)
+        return 0;
+    return task.stx_nlink - 2;
 }
+bool program_has_one_thread() { return threads() == 2; }
 
 }  // namespace
 
@@ -84,6 +88,16 @@ void follow_credentials() {
         vma_log(warning, "engine",
                 "the program has given up privileges by a system call of its own, and the internal "
                 "thread could not do the same: it still has them");
+}
+
+bool suspend_internal_thread() {
+    if (InternalThread::tid() == 0 || InternalThread::is_current() || !program_has_one_thread())
+        return false;
+    InternalThread::stop();
+    // It has said its last word; the kernel still counts it for a moment.
+    const Instant deadline = monotonic_now() + kEndsWithin;
+    while (threads() == 2 && monotonic_now() < deadline) sys::raw(SYS_sched_yield);
+    return true;
 }
 
 void follow_keep_capabilities(bool keep) {

@@ -17,4 +17,8 @@ void follow_credentials();
 // it ends the program when one of them may not go on as the others do.
 void follow_keep_capabilities(bool keep);
 
+// For calls that the kernel allows to a process of one thread only (unshare(2), CLONE_NEWUSER): the internal thread ends, if it
+// is the only one besides the caller. True: InternalThread::start() brings it back, and has to be called.
+bool suspend_internal_thread();
+
 }  // namespace vma

@@ -1,6 +1,7 @@
 // Hooks: what changes what this process may do or sees: user and group ids, capabilities, seccomp, namespaces; and system
 // calls made by number.
 #include <dlfcn.h>
+#include <linux/nsfs.h>
 #include <linux/seccomp.h>
 #include <sched.h>
 #include <sys/prctl.h>
@@ -31,6 +32,23 @@ void before_filter() {
 void after_namespace(bool network_changed) {
     if (network_changed && !inside_library() && !on_borrowed_memory())
         tell([] { sock::netns_changed(); });
+}
+
+// The kernel lets only processes of one thread do that, and the program may be one but for our thread. What it may in the new
+// namespace counts nothing for its sockets, unless the network is a new one, too.
+template <class Call>
+int enter_user_namespace(bool same_network, const Call& call) {
+    if (inside_library() || on_borrowed_memory()) return call();
+    before_drop();
+    int result = call();
+    bool alone = false;
+    if (result != 0 && errno == EINVAL) {
+        tell([&] { alone = sock::user_namespace_prepare(); });
+        if (alone) result = call();
+    }
+    if (alone || result == 0)
+        tell([&] { sock::user_namespace_done(result == 0 && same_network, alone); });
+    return result;
 }
 
 bool changes_privilege(long number) {
@@ -299,14 +317,19 @@ int chroot(const char* path) {
 }
 
 int setns(int fd, int type) {
-    const int result = libc.setns(fd, type);
+    const auto call = [=] { return libc.setns(fd, type); };
+    const bool user = (type & CLONE_NEWUSER) != 0 ||
+                      (type == 0 && sys::raw(SYS_ioctl, fd, NS_GET_NSTYPE) == CLONE_NEWUSER);
+    const int result = user ? enter_user_namespace((type & CLONE_NEWNET) == 0, call) : call();
     // Type 0 joins whatever `fd` is.
     after_namespace(result == 0 && (type == 0 || (type & CLONE_NEWNET) != 0));
     return result;
 }
 
 int unshare(int flags) {
-    const int result = libc.unshare(flags);
+    const auto call = [=] { return libc.unshare(flags); };
+    const int result =
+        flags & CLONE_NEWUSER ? enter_user_namespace((flags & CLONE_NEWNET) == 0, call) : call();
     after_namespace(result == 0 && (flags & CLONE_NEWNET) != 0);
     return result;
 }

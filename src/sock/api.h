@@ -174,6 +174,10 @@ void seccomp_prepare();  // a filter is about to be installed: hand everything b
                          // pass-through
 void setid_prepare();    // before setuid family, capset, PR_CAPBSET_DROP ...: privileges may go
 void chroot_prepare();   // files that are needed later may be out of reach
+// unshare or setns for a user namespace has failed. True: it may be tried again, our thread was in the way and is gone.
+bool user_namespace_prepare();
+// left: what the process may now counts nothing for its sockets. restart: user_namespace_prepare() was true.
+void user_namespace_done(bool left, bool restart);
 void thread_changed_privileges();  // one thread alone has: capset, or a system call by number
 void thread_keeps_capabilities(bool keep);  // PR_SET_KEEPCAPS, of one thread alone
 void netns_changed();  // setns or unshare(CLONE_NEWNET) succeeded in this thread

@@ -203,6 +203,12 @@ void chroot_prepare() {
         (void)broker::start();
 }
 
+bool user_namespace_prepare() { return !FdTable::retired() && suspend_internal_thread(); }
+void user_namespace_done(bool left, bool restart) {
+    if (left) broker::capabilities_are_of_another_namespace();
+    if (restart) InternalThread::start();
+}
+
 void thread_changed_privileges() {
     if (!FdTable::retired()) follow_credentials();
 }

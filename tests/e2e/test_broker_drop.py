@@ -192,6 +192,19 @@ class Orders(DropCase):
         self.tell(program, "listen-bound", self.port)
         self.every_way(program)
 
+    def test_user_namespace(self):
+        """Only a program of one thread may make one. There it has all capabilities, which count nothing for its sockets."""
+        program = self.program()
+        self.tell(program, "listen", self.port)
+        s = self.client(self.port)
+        self.expect_offloaded(program, s)
+        self.tell(program, "new-user")
+        self.assertEqual(len(self.threads(program)), 2)
+        self.expect_offloaded(program, s)
+        self.every_way(program)
+        self.tell(program, "filter")
+        self.expect_kernel(program, s)
+
     def test_few_descriptors(self):
         """No descriptor left for a ring: the kernel's, and said so."""
         program = self.program()

@@ -189,6 +189,8 @@ void exec_failed() {}
 void exit_prepare() {}
 void seccomp_prepare() { g_state.filters++; }
 void setid_prepare() { g_state.setids++; }
+bool user_namespace_prepare() { return false; }
+void user_namespace_done(bool, bool) {}
 void chroot_prepare() { g_state.chroots++; }
 void thread_changed_privileges() { g_state.own_changes++; }
 void thread_keeps_capabilities(bool) { g_state.keeps++; }

@@ -12,6 +12,7 @@ caps NAME...                    capset: these and no others, permitted and effec
 limit NAME N                    setrlimit, soft and hard
 chroot FOLDER
 filter                          a system call filter that kills for capget(2), and allows everything else
+new-user                        unshare(CLONE_NEWUSER), which is for programs of one thread
 unseen SECONDS WORD             sends WORD to the last connection, then sleeps without a call that the library sees
 threads                         prints user, effective capabilities and seccomp of each thread
 Each is answered by "did" and its own words, or "failed".
@@ -119,6 +120,10 @@ def install_filter():
     checked(libc.prctl(PR_SET_SECCOMP, 2, ctypes.c_void_p(ctypes.addressof(program)), 0, 0))
 
 
+def new_user():
+    checked(libc.unshare(0x10000000))  # CLONE_NEWUSER
+
+
 def unseen(seconds, word):
     last.send(word.encode())
     time.sleep(float(seconds))
@@ -137,7 +142,7 @@ COMMANDS = {
     "bind": bind, "listen-bound": listen_bound, "listen": lambda port: (bind(port), listen_bound(port)), "connect": connect,
     "euid": lambda n: os.seteuid(int(n)), "uid": uid, "raw-uid": raw_uid, "thread-uid": thread_uid, "caps": caps, "limit": limit,
     "keep": lambda: checked(libc.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0)), "chroot": change_root, "filter": install_filter,
-    "unseen": unseen, "threads": threads}
+    "new-user": new_user, "unseen": unseen, "threads": threads}
 
 
 def command(line):
