@@ -17,7 +17,8 @@ PORT = 7300
 
 
 def pattern(n, seed=0):
-    return bytes((i * 31 + (i >> 8) + seed) & 0xff for i in range(n))
+    block = bytes((i * 31 + (i >> 8) + seed) & 0xff for i in range(1 << 16))
+    return (block * (n // len(block) + 1))[:n]
 
 
 def brokers(space):

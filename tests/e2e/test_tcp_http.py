@@ -102,7 +102,7 @@ class Http(case.NetCase):
             return self.b.counters("Tcp")["InSegs"] == before
         self.assertTrue(eventually(missed, timeout=10), f"every connection went to the kernel\n{process.out}")
 
-    def oracle(self, before, client, server, least):
+    def oracle(self, before, client, server, least, slack=SLACK):
         """client, server: is it preloaded? None: not looked at."""
         for space, preloaded, start in ((self.a, client, before[0]), (self.b, server, before[1])):
             if preloaded is None:
@@ -110,7 +110,7 @@ class Http(case.NetCase):
             seen = space.counters("Tcp")["InSegs"] - start
             if preloaded:
                 # Connections that are open when a program ends move into its kernel and end there.
-                self.assertLess(seen, max(SLACK, least // 10), f"the kernel of {space.letter} saw {seen} segments")
+                self.assertLess(seen, max(slack, least // 10), f"the kernel of {space.letter} saw {seen} segments")
             else:
                 self.assertGreater(seen, least, f"the kernel of {space.letter} saw only {seen} segments")
 
@@ -160,7 +160,8 @@ class Http(case.NetCase):
             self.assertGreater(requests, 200 * seconds, done.out)
             self.assertNotIn("Non-2xx", done.out)
             self.assertNotIn("Socket errors", done.out)
-            self.oracle(before, client, server, requests // 2)
+            # wrk ends in the middle of 32 requests.
+            self.oracle(before, client, server, requests // 2, slack=32 * 8)
         finally:
             process.stop(signal.SIGINT)
 

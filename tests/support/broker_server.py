@@ -16,7 +16,8 @@ import sys
 
 
 def pattern(n, seed=0):
-    return bytes((i * 31 + (i >> 8) + seed) & 0xff for i in range(n))
+    block = bytes((i * 31 + (i >> 8) + seed) & 0xff for i in range(1 << 16))
+    return (block * (n // len(block) + 1))[:n]
 
 
 def echo(connection):
