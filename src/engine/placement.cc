@@ -47,6 +47,9 @@ uint64_t random_secret() {
     return secret;
 }
 
+bool out_of_descriptors(int error) { return error == EMFILE || error == ENFILE; }
+constexpr const char* kNoDescriptor = "no file descriptor left: raise the limit (ulimit -n)";
+
 }  // namespace
 
 Shard* open_shard_on(const Interface& interface, const Options& options, Reason* why,
@@ -63,8 +66,8 @@ Shard* open_shard_on(const Interface& interface, const Options& options, Reason*
     Arena* arena = make_arena(&error);
     if (arena == nullptr) {
         *why = Reason::memory;
-        *text = error == EMFILE || error == ENFILE
-                    ? "no file descriptor left: raise the limit (ulimit -n)"
+        *text = out_of_descriptors(error)
+                    ? kNoDescriptor
                     : "no memory for the shard (memfd_create or mmap failed, errno " +
                           std::to_string(error) + ")";
         return nullptr;
@@ -80,6 +83,7 @@ Shard* open_shard_on(const Interface& interface, const Options& options, Reason*
     const auto ring = open_packet_ring(config, text);
     if (!ring) {
         *why = reason_of(ring.error());
+        if (out_of_descriptors(ring.error())) *text = kNoDescriptor;
         Arena::unmap(arena);
         return nullptr;
     }

@@ -45,6 +45,7 @@ class BrokerCase(case.NetCase):
         server = self.python(self.b, "broker_server.py", kind, self.b.ip, self.port, start=True, preload=True,
                              stdin=subprocess.PIPE, **options)
         server.expect(r"\bready\b")
+        self.b.wait_served(self.port, server)
         return server
 
     def client(self, receive_buffer=None):
@@ -110,6 +111,7 @@ class Rescue(BrokerCase):
     def test_many_connections(self):
         server = self.python(self.b, "broker_many.py", self.b.ip, self.port, 100, start=True, preload=True)
         server.expect(r"\bready\b")
+        self.b.wait_served(self.port, server)
         clients = [self.client() for _ in range(100)]
         server.expect("accepted 100")
         server.send_signal(signal.SIGKILL)

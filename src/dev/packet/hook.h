@@ -163,6 +163,7 @@ class Hook {
     bool shared_ = false;
     unsigned kept_ = 0;  // rings that do without
     std::atomic<bool> left_{false};
+    std::atomic<bool> holds_guard_{false};  // the egress links are among links_
     std::atomic<uint32_t> inside_{0};
     OwnFd namespace_, flows_, rings_, owners_, rx_program_, tx_program_;
     PrivateMapping slots_map_, ports_map_, token_map_;

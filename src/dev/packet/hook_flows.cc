@@ -106,10 +106,14 @@ void Hook::drop_flows(const bool* slots, bool free_slots) {
 Status Hook::guard() {
     if (!enter()) return Errno{EPERM};
     Status s;
-    if (std::atomic_ref(head().guarded).load() == 0) {
+    // Somebody else's guard ends with him: each process that steers holds the links, too.
+    if (std::atomic_ref(head().guarded).load() == 0 || !holds_guard_.load()) {
         if (lock_tables()) {
             s = ensure_guard();
-            if (s) std::atomic_ref(head().guarded).store(1);
+            if (s) {
+                std::atomic_ref(head().guarded).store(1);
+                holds_guard_.store(true);
+            }
             unlock_tables();
         } else {
             s = Errno{EBUSY};
