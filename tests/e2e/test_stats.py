@@ -128,8 +128,12 @@ class Seen(Viewed):
         self.program.send_signal(signal.SIGSTOP)
 
         def stopped():
-            with open(f"/proc/{self.pid}/stat") as f:
-                return f.read().rpartition(")")[2].split()[0] == "T"
+            # Each thread by itself, a moment apart.
+            states = []
+            for task in os.listdir(f"/proc/{self.pid}/task"):
+                with open(f"/proc/{self.pid}/task/{task}/stat") as f:
+                    states.append(f.read().rpartition(")")[2].split()[0])
+            return set(states) == {"T"}
 
         self.assertTrue(eventually(stopped))
         out = self.stats("explain", "-p", str(self.pid))
