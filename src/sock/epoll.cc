@@ -52,6 +52,12 @@ void Epoll::destroy(Epoll* epoll) {
     g_epolls.give(epoll);
 }
 
+void Epoll::forget_locks_in_child() {
+    Pollable::forget_locks_in_child();
+    new (&ctl_lock_) SpinLock;
+    new (&ready_lock_) SpinLock;
+}
+
 void Epoll::forget_waits_in_child() {
     kernel_waits_.store(0, std::memory_order_relaxed);
     lost_waits_.store(0, std::memory_order_relaxed);

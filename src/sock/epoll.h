@@ -62,6 +62,7 @@ class Epoll final : public Pollable {
     // Second: out of the kernel sets. The member's watch.notify() follows once it is ready to answer.
     static void leave_kernel(Pollable& member);
     static void return_to_kernel(Pollable& member);  // undo of that
+    void forget_locks_in_child() override;
     void forget_waits_in_child();
     void unpin_in_kernel();
     // Takes the library's own event out of what a wait on the kernel set gave; how many are left.

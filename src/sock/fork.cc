@@ -86,6 +86,7 @@ void fork_in_child() {
     if (kept >= 0 && !g_parent_control.adopt(kept)) g_parent_control.reset();
     FdTable::for_each([](int, Object* object) {
         object->inherited.store(true, std::memory_order_relaxed);
+        static_cast<Pollable*>(object)->forget_locks_in_child();
         if (object->kind == ObjectKind::epoll)
             static_cast<Epoll*>(static_cast<Pollable*>(object))->forget_waits_in_child();
         // In-flight references of threads that do not exist here would keep the record for ever.

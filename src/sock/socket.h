@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <new>
 
 #include "base/ip_addr.h"
 #include "base/reason.h"
@@ -76,6 +77,10 @@ class Socket : public Pollable {
     virtual void teardown() = 0;
     // From now on the kernel's: mid-stream, nothing lost. False: not possible now, the socket stays here (a log line says why).
     virtual bool hand_back(Reason why) = 0;
+    void forget_locks_in_child() override {
+        Pollable::forget_locks_in_child();
+        new (&control_) std::mutex;
+    }
     // In a forked child: the twin is all there is.
     virtual void become_twin_in_child() = 0;
     // Words that a forked child shares with the owner (fork.h), or null.

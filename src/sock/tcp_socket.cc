@@ -82,7 +82,6 @@ void TcpSocket::become_kernel(Reason why) {
 }
 
 void TcpSocket::become_twin_in_child() {
-    new (&control_) std::mutex;
     never_adopt();
     kernel_calls_.store(0, std::memory_order_relaxed);
     const Phase phase = phase_.load(std::memory_order_relaxed);

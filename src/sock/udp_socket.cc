@@ -358,8 +358,12 @@ void UdpSocket::teardown() {
     }
 }
 
+void UdpSocket::forget_locks_in_child() {
+    Socket::forget_locks_in_child();
+    new (&destinations_lock_) SpinLock;
+}
+
 void UdpSocket::become_twin_in_child() {
-    new (&control_) std::mutex;
     presence_count_.store(0, std::memory_order_relaxed);
     steered_count_ = 0;
     reason_.store(Reason::fork, std::memory_order_relaxed);

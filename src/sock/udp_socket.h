@@ -54,6 +54,7 @@ class UdpSocket final : public Socket {
     // Housekeeping: neighbours that were sent to stay fresh.
     void touch_neighbors();
 
+    void forget_locks_in_child() override;
     void become_twin_in_child() override;
 
     void ring_ready(

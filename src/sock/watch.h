@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <new>
 
 #include "base/list.h"
 #include "base/own_fd.h"
@@ -57,6 +58,7 @@ class Watch {
     }
     // Takes one membership out of the list (close of the socket); null when there is none left.
     EpollItem* pop_item();
+    void forget_lock_in_child() { new (&lock_) SpinLock; }
 
   private:
     void notify_all(uint32_t events);

@@ -107,6 +107,34 @@ void fork_with_unread::a() {
 }
 void fork_with_unread::b() { echo(); }
 
+BEHAVIOUR(fork_beside_a_busy_thread,
+          "fork() while a thread is in calls on the socket: the child's close() waits for nobody");
+void fork_beside_a_busy_thread::a() {
+    const int s = connected();
+    std::atomic<bool> stop{false};
+    Thread busy([&] {
+        for (int on = 0; !stop; on = !on) setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    });
+    int ended = 0;
+    for (int i = 0; i < 150; i++) {
+        const int pid = fork();
+        if (pid == 0) {
+            alarm(3);
+            close(s);
+            _exit(0);
+        }
+        int status = -1;
+        ended += waitpid(pid, &status, 0) == pid && status == 0;
+        if (status != 0) break;
+    }
+    stop = true;
+    SEE(ended);
+    SEE(busy.join());
+    SEE(echoed(s, "goes on"));
+    close(s);
+}
+void fork_beside_a_busy_thread::b() { echo(); }
+
 BEHAVIOUR(fork_with_unsent, "data that was not sent before fork() arrives whoever closes first");
 void fork_with_unsent::a() {
     const int s = connected();
