@@ -79,7 +79,9 @@ class Churn(case.NetCase):
         for space, preloaded in ((self.a, client), (self.b, server)):
             segments = space.counters("Tcp")["InSegs"] - before[space]
             if preloaded:
-                self.assertLess(segments, case.SLACK + 0.01 * mine[-1]["count"], f"the kernel of {space.letter}")
+                # The last round's connections may be on their way out when the program ends.
+                self.assertLess(segments, case.SLACK + 0.01 * mine[-1]["count"] + 2 * connections,
+                                f"the kernel of {space.letter}")
             else:
                 self.assertGreater(segments, mine[-1]["count"], f"the kernel of {space.letter}")
         return mine, seen

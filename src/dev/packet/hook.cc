@@ -235,7 +235,11 @@ Status Hook::start(int ifindex, std::string* why, Meanwhile meanwhile) {
 
 Status Hook::load(std::string* why) {
     vma_programs fds;
+    // A signal that arrives during the verification ends it with EAGAIN, and programs have interval timers.
+    uint64_t all = ~uint64_t(0), before = 0;
+    sys::raw(SYS_rt_sigprocmask, SIG_SETMASK, sys::ptr(&all), sys::ptr(&before), 8);
     const int r = vma_programs_load(&fds);
+    sys::raw(SYS_rt_sigprocmask, SIG_SETMASK, sys::ptr(&before), 0, 8);
     if (r == -EPERM || r == -EACCES)
         return fail(why, EPERM,
                     "loading the BPF programs is not permitted: CAP_BPF, CAP_NET_ADMIN and "

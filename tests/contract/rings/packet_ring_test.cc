@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -561,6 +562,24 @@ TEST_F(PacketRingTest, refused_segmentation_is_done_here) {
         }
     }
     close(twin);
+}
+
+// The kernel gives up verifying a program when a signal comes: profilers and programs with interval timers have many.
+TEST_F(PacketRingTest, opens_under_an_interval_timer) {
+    struct sigaction action {
+    }, old{};
+    action.sa_handler = [](int) {};
+    action.sa_flags = SA_RESTART;
+    ASSERT_EQ(sigaction(SIGALRM, &action, &old), 0);
+    const itimerval often{{0, 500}, {0, 500}}, never{};
+    ASSERT_EQ(setitimer(ITIMER_REAL, &often, nullptr), 0);
+    Pool pool;
+    std::string why;
+    const auto ring = open_ring(veth->b(), pool.pool, &why);
+    setitimer(ITIMER_REAL, &never, nullptr);
+    sigaction(SIGALRM, &old, nullptr);
+    ASSERT_TRUE(ring.ok()) << why;
+    delete *ring;
 }
 
 TEST_F(PacketRingTest, what_cannot_open_says_why) {
