@@ -23,12 +23,10 @@ void ReceiveQueue::append(Packet packet) {
     bytes += text.len;
     order_stores();
     PacketBuf* last = packets.back();
-    if (last != nullptr && merge_text(*last, *packet, text)) {
-        order_stores();
-        return;
+    if (last == nullptr || !merge_text(*last, *packet, text)) {
+        ++frames;
+        packets.push_back(*packet.detach());
     }
-    ++frames;
-    packets.push_back(*packet.detach());
     order_stores();  // RCV.NXT moves afterwards
 }
 
