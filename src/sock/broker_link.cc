@@ -196,7 +196,7 @@ void broker_before_drop() {
     g_dropped.store(true, std::memory_order_relaxed);
 }
 
-// The broker's program is looked for now or never.
+// Afterwards the broker's executable may be out of reach.
 void chroot_prepare() {
     if (Runtime::started() && !FdTable::retired() && broker::has_net_admin() &&
         has_use_for_broker())
