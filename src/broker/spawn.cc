@@ -13,14 +13,16 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/signals_blocked.h"
 #include "base/sys.h"
 
 namespace vma::broker {
 namespace {
 
 constexpr size_t kStack = 32 * 1024;  // each; the two children make a handful of system calls
-std::atomic<bool> g_elsewhere{false};
-constexpr int kLeast = 10;  // descriptors are moved above what the broker gets
+constexpr int kLeast = 10;            // descriptors are moved above what the broker gets
+
+std::atomic<bool> g_elsewhere{false};  // the capabilities are of another user namespace
 
 struct Capabilities {
     __user_cap_header_struct head{_LINUX_CAPABILITY_VERSION_3, 0};
@@ -142,8 +144,7 @@ Result<int> spawn_broker(const char* path, const char* program) {
         auto* base = static_cast<uint8_t*>(stacks);
         start.stack = base + 2 * kStack;
         // No handler of the program may run in the children: they are on its memory.
-        uint64_t all = ~uint64_t(0), before = 0;
-        sys::raw(SYS_rt_sigprocmask, SIG_SETMASK, sys::ptr(&all), sys::ptr(&before), 8);
+        SignalsBlocked blocked;
         const int child = clone(go_between, base + kStack, CLONE_VM | CLONE_VFORK, &start);
         if (child < 0) {
             start.error = EAGAIN;
@@ -152,7 +153,6 @@ Result<int> spawn_broker(const char* path, const char* program) {
             while (sys::raw(SYS_wait4, child, sys::ptr(&status), long(__WCLONE), 0) == -EINTR) {
             }
         }
-        sys::raw(SYS_rt_sigprocmask, SIG_SETMASK, sys::ptr(&before), 0, 8);
     }
     if (!sys::failed(stacks)) sys::munmap(stacks, 2 * kStack);
     if (socket >= 0) sys::close(socket);

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
@@ -17,6 +16,7 @@
 #include "base/lease.h"
 #include "base/log.h"
 #include "base/own_fd.h"
+#include "base/signals_blocked.h"
 #include "base/sys.h"
 #include "engine/rules_watch.h"
 #include "engine/runtime.h"
@@ -201,9 +201,7 @@ int start_thread() {
     g_stop = false;
     g_ended = 0;
     // The program's signals are the program's threads' business.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    SignalsBlocked blocked(SignalsBlocked::Libc::left);
     pthread_attr_t attr;
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, 512 * 1024);
@@ -222,7 +220,6 @@ int start_thread() {
     Lease::prepare();  // the last moment at which it may be cheap
     const int error = pthread_create(&g_thread, &attr, run, nullptr);
     pthread_attr_destroy(&attr);
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
     return error;
 }
 

@@ -5,6 +5,7 @@
 
 #include <atomic>
 
+#include "base/signals_blocked.h"
 #include "base/sys.h"
 #include "intercept/hooks.h"
 #include "intercept/process.h"
@@ -66,23 +67,18 @@ std::atomic<uint32_t> g_lock{0};
 class DispositionLock {
   public:
     DispositionLock() {
-        constexpr uint64_t all = ~uint64_t{0};
-        sys::raw(SYS_rt_sigprocmask, SIG_BLOCK, sys::ptr(&all), sys::ptr(&before_), sizeof(all));
         uint32_t free = 0;
         while (!g_lock.compare_exchange_weak(free, 1, std::memory_order_acquire)) {
             free = 0;
             sys::raw(SYS_sched_yield);
         }
     }
-    ~DispositionLock() {
-        g_lock.store(0, std::memory_order_release);
-        sys::raw(SYS_rt_sigprocmask, SIG_SETMASK, sys::ptr(&before_), 0, sizeof(before_));
-    }
+    ~DispositionLock() { g_lock.store(0, std::memory_order_release); }
     DispositionLock(const DispositionLock&) = delete;
     DispositionLock& operator=(const DispositionLock&) = delete;
 
   private:
-    uint64_t before_ = 0;
+    SignalsBlocked blocked_;  // until after the lock is free
 };
 
 ProgramAction record_of(const struct sigaction& act) {

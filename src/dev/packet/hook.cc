@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <linux/bpf.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <time.h>
 
@@ -13,6 +12,7 @@
 #include <cstring>
 #include <new>
 
+#include "base/signals_blocked.h"
 #include "base/spin_lock.h"
 #include "base/sys.h"
 #include "dev/packet/bpf_calls.h"
@@ -47,11 +47,8 @@ class Companion {
     Companion(Hook& hook, Hook::Meanwhile work) : hook_(hook), work_(work) {}
     void start() {
         if (!work_.run) return;
-        sigset_t all, before;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before);
+        SignalsBlocked blocked(SignalsBlocked::Libc::left);
         running_ = pthread_create(&thread_, nullptr, run, this) == 0;
-        pthread_sigmask(SIG_SETMASK, &before, nullptr);
     }
     uint32_t join() {
         if (running_)
@@ -236,10 +233,11 @@ Status Hook::start(int ifindex, std::string* why, Meanwhile meanwhile) {
 Status Hook::load(std::string* why) {
     vma_programs fds;
     // A signal that arrives during the verification ends it with EAGAIN, and programs have interval timers.
-    uint64_t all = ~uint64_t(0), before = 0;
-    sys::raw(SYS_rt_sigprocmask, SIG_SETMASK, sys::ptr(&all), sys::ptr(&before), 8);
-    const int r = vma_programs_load(&fds);
-    sys::raw(SYS_rt_sigprocmask, SIG_SETMASK, sys::ptr(&before), 0, 8);
+    int r;
+    {
+        SignalsBlocked blocked;
+        r = vma_programs_load(&fds);
+    }
     if (r == -EPERM || r == -EACCES)
         return fail(why, EPERM,
                     "loading the BPF programs is not permitted: CAP_BPF, CAP_NET_ADMIN and "
