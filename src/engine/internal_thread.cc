@@ -20,6 +20,7 @@
 #include "base/sys.h"
 #include "engine/rules_watch.h"
 #include "engine/runtime.h"
+#include "stats/publisher.h"
 
 namespace vma {
 namespace {
@@ -235,6 +236,7 @@ bool InternalThread::start() {
     if (error == 0) {
         g_failed_at = Instant::never();
         g_running.store(true, std::memory_order_release);
+        stats::will_publish();
         return true;
     }
     g_failed_at = now;

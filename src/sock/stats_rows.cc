@@ -23,7 +23,8 @@ namespace {
 SpinLock g_lock;
 stats::RowHandle* g_rows = nullptr;
 std::atomic<bool> g_started{false};
-size_t g_rings_seen = 0;  // internal thread only
+SpinLock g_rings_lock;
+std::atomic<unsigned> g_rings_shown{0};  // rings that have a row; changed under the lock
 
 // The place of `fd`, or null. g_lock held.
 stats::RowHandle* row_of(int fd, bool make) {
@@ -39,19 +40,25 @@ stats::RowHandle* row_of(int fd, bool make) {
     return &g_rows[fd];
 }
 
+stats::RingIdentity identity_of(const Shard& shard) {
+    stats::RingIdentity id;
+    id.ifindex = uint32_t(shard.ifindex());
+    std::strncpy(id.kind, shard.ring_kind(), sizeof id.kind - 1);
+    Runtime::for_each_space([&](NetSpace& space) {
+        if (space.open_shard(shard.ifindex()) != &shard) return;
+        const auto view = space.monitor().view();
+        if (const Interface* interface = view->interface(shard.ifindex()))
+            std::strncpy(id.interface, interface->name.c_str(), sizeof id.interface - 1);
+    });
+    return id;
+}
+
 void publish_rings() {
+    stats_show_rings();
     const auto shards = Runtime::shards();
     for (unsigned i = 0; i < shards.size(); i++) {
         Shard& shard = *shards[i];
-        stats::RingIdentity id;
-        id.ifindex = uint32_t(shard.ifindex());
-        std::strncpy(id.kind, shard.ring_kind(), sizeof id.kind - 1);
-        Runtime::for_each_space([&](NetSpace& space) {
-            if (space.open_shard(shard.ifindex()) != &shard) return;
-            const auto view = space.monitor().view();
-            if (const Interface* interface = view->interface(shard.ifindex()))
-                std::strncpy(id.interface, interface->name.c_str(), sizeof id.interface - 1);
-        });
+        stats::RingIdentity id = identity_of(shard);
         RingCounters c;
         DropCounters drops;
         uint64_t memory, refused;
@@ -72,7 +79,6 @@ void publish_rings() {
                                    refused,      tcp_budget(Runtime::options()).pressures()};
         stats::set_ring(i, id, n, drops);
     }
-    g_rings_seen = shards.size();
 }
 
 void publish_sockets() {
@@ -113,16 +119,31 @@ void stats_object_made(int fd) {
     if (stats::RowHandle* row = row_of(fd, false)) stats::remove_socket(*row);
 }
 
+void stats_show_rings() {
+    const auto shards = Runtime::shards();
+    for (unsigned i = g_rings_shown.load(std::memory_order_acquire); i < shards.size(); i++) {
+        stats::RingIdentity id = identity_of(*shards[i]);
+        id.open = 1;
+        SpinGuard guard(g_rings_lock);
+        if (i != g_rings_shown.load(std::memory_order_relaxed)) continue;  // somebody else's turn
+        if (!stats::set_ring(i, id, {}, {})) return;
+        g_rings_shown.store(i + 1, std::memory_order_release);
+    }
+}
+
 void stats_tick() {
     const Instant now = monotonic_now();
-    const bool asked = stats::due(now);
-    if (asked || Runtime::shards().size() != g_rings_seen) publish_rings();
-    if (!asked) return;
+    if (!stats::due(now)) return;
+    publish_rings();
     publish_sockets();
     stats::published(now);
 }
 
-void stats_republish() { publish_sockets(); }
+void stats_republish() {
+    g_rings_shown.store(0, std::memory_order_release);
+    publish_sockets();
+    stats_show_rings();  // the page is there only since
+}
 
 stats::SocketNumbers SocketCounters::snapshot() const {
     const auto get = [](const std::atomic<uint64_t>& counter) {
@@ -148,7 +169,8 @@ stats::SocketNumbers SocketCounters::snapshot() const {
 
 void stats_forget_in_child() {
     new (&g_lock) SpinLock;
-    g_rings_seen = 0;
+    new (&g_rings_lock) SpinLock;
+    g_rings_shown.store(0, std::memory_order_relaxed);
     stats::forget_in_child();
 }
 

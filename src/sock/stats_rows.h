@@ -17,6 +17,8 @@ void stats_start(const char* program);
 void stats_kernel_socket(int fd, int domain, int type, int protocol, Reason why);
 // `fd` got an object: what was known about the number is old.
 void stats_object_made(int fd);
+// Rings opened since get their rows, without figures yet. Before a socket's row that names them.
+void stats_show_rings();
 // Internal thread, every turn: counters and rings, when a viewer asks.
 void stats_tick();
 // States and addresses of every object once more, after the page was given up for an exec that failed.

@@ -1,6 +1,7 @@
 // What viewers are told about a TCP socket.
 #include <algorithm>
 
+#include "sock/stats_rows.h"
 #include "sock/tcp_socket.h"
 
 namespace vma::sock {
@@ -36,6 +37,7 @@ void TcpSocket::publish_state(uint16_t tcp_state) {
     if (id.path == stats::Path::offloaded) {
         if (shard_) id.rings |= ring_bit(shard_);
         for (unsigned i = 0; i < listeners_count_; i++) id.rings |= ring_bit(listeners_[i].shard);
+        stats_show_rings();
     }
     id.local = stats::to_address(local_);
     id.remote = stats::to_address(remote_);

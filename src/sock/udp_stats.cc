@@ -1,6 +1,7 @@
 // What viewers are told about a UDP socket.
 #include <algorithm>
 
+#include "sock/stats_rows.h"
 #include "sock/udp_socket.h"
 
 namespace vma::sock {
@@ -26,6 +27,7 @@ void UdpSocket::publish_state() {
                 std::find(shards.begin(), shards.end(), presences_[i].shard) - shards.begin();
             if (presences_[i].in_demux && place < 64) id.rings |= uint64_t(1) << place;
         }
+        stats_show_rings();
     }
     id.local = stats::to_address(local_);
     id.remote = stats::to_address(remote_);

@@ -55,7 +55,7 @@ struct Header {
     char library[32] = {};       // version text
     uint32_t reasons = 0;        // Reason::count of the library
     uint32_t drop_reasons = 0;   // DropReason::count: entries of RingRow::drops in use
-    uint32_t publishing = 0;     // 1: the internal thread runs and answers requests
+    uint32_t publishing = 0;     // 1: there is an internal thread, which answers requests
     uint32_t segment_count = 0;  // written last when a segment is added
     uint64_t answered = 0;       // Control::request that the last publication answers
     uint64_t published_ns = 0;   // CLOCK_MONOTONIC of that publication, 0: none yet

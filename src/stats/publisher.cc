@@ -57,6 +57,7 @@ struct State {
     Header* header = nullptr;
     uint32_t pid = 0;    // whose page it is
     uint32_t epoch = 1;  // of the handles that are good
+    uint32_t publishing = 0;
     OwnFd file;
     uint64_t file_size = 0;
     uint32_t segments = 0;
@@ -204,6 +205,7 @@ void write_header(State& s) {
     std::memcpy(h.library, s.library, sizeof h.library);
     h.reasons = unsigned(Reason::count);
     h.drop_reasons = unsigned(DropReason::count);
+    h.publishing = s.publishing;
 }
 
 int make_page(State& s) {
@@ -363,26 +365,33 @@ void remove_socket(RowHandle& handle) {
     handle = {};
 }
 
-void set_ring(unsigned index, const RingIdentity& id, const RingNumbers& numbers,
+bool set_ring(unsigned index, const RingIdentity& id, const RingNumbers& numbers,
               const DropCounters& drops) {
     State& s = settled();
     SpinGuard guard(s.lock);
-    if (s.header == nullptr) return;
+    if (s.header == nullptr) return false;
     while (index >= s.rings.capacity())
-        if (!grow(s, s.rings)) return;
+        if (!grow(s, s.rings)) return false;
     write_row(*static_cast<RingRow*>(s.rings.row(index)), [&](RingRow& row) {
         row.in_use = 1;
         row.id = id;
         row.numbers = numbers;
         std::memcpy(row.drops, drops.n, sizeof drops.n);
     });
+    return true;
+}
+
+void will_publish() {
+    State& s = settled();
+    SpinGuard guard(s.lock);
+    s.publishing = 1;
+    if (s.header) put(s.header->publishing, 1u);
 }
 
 bool due(Instant now) {
     State& s = settled();
     SpinGuard guard(s.lock);
     if (s.header == nullptr) return false;
-    if (s.header->publishing == 0) put(s.header->publishing, 1u);
     const uint64_t request = asked_in(control_of(s).request);
     if (request != s.request) {
         if (s.last_published.ns != 0 && now - s.last_published < kAnswerGap) return false;
@@ -444,6 +453,7 @@ void forget_in_child() {
     new (&s.lock) SpinLock;
     unmap(s);
     s.refused = false;
+    s.publishing = 0;
 }
 
 std::string_view page_path() {

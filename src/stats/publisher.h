@@ -36,10 +36,12 @@ void configure(std::string_view directory, std::string_view program, std::string
 void set_socket(RowHandle& row, const SocketIdentity& id);
 void set_numbers(RowHandle row, const SocketNumbers& numbers);
 void remove_socket(RowHandle& row);
-// Row `index` of the rings; rings are never removed, a closed one has open 0.
-void set_ring(unsigned index, const RingIdentity& id, const RingNumbers& numbers,
+// Row `index` of the rings; rings are never removed, a closed one has open 0. False: there is no page yet, or no room in it.
+bool set_ring(unsigned index, const RingIdentity& id, const RingNumbers& numbers,
               const DropCounters& drops);
 
+// From now on somebody calls due() again and again: a viewer may wait for an answer. Until a fork.
+void will_publish();
 // True when a viewer wants counters now; the caller then publishes all and calls published(). Two loads when nobody asks.
 // Internal thread only.
 bool due(Instant now);
