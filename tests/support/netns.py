@@ -99,8 +99,9 @@ class Process:
     """A program running in a namespace. Output (stdout and stderr in one) is collected by a thread."""
 
     def __init__(self, argv, cwd=None, stdin=subprocess.DEVNULL):
+        # Unbuffered, print() writes a line in two pieces, and a line of the library may come between.
         environ = {k: v for k, v in os.environ.items()
-                   if k != "LD_PRELOAD" and not k.startswith("VMA_")}
+                   if k not in ("LD_PRELOAD", "PYTHONUNBUFFERED") and not k.startswith("VMA_")}
         self.argv = argv
         self._text = []
         self._news = threading.Condition()
