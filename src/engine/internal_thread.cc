@@ -186,7 +186,7 @@ void* run(void*) {
     LibraryScope scope;  // every libc call made from here goes straight to libc
     pthread_setname_np(pthread_self(), "vma");
     Instant next_housekeeping = monotonic_now() + kHousekeeping;
-    if (rules_watch().active()) Runtime::reload_rules(true);
+    if (rules_watch().active()) Runtime::reload_rules_if_changed();
     while (!g_stop.load(std::memory_order_acquire)) turn(next_housekeeping);
     g_tid = 0;
     g_ended.store(1, std::memory_order_release);

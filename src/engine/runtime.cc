@@ -166,6 +166,12 @@ void Runtime::reload_rules(bool by_itself) {
     reload_locked(0, by_itself);
 }
 
+void Runtime::reload_rules_if_changed() {
+    State& s = state();
+    std::lock_guard guard(s.control);
+    if (vma::reload_rules(s.kept.back()).snapshot != s.kept.back()) reload_locked(0, true);
+}
+
 void Runtime::reload_if_asked() {
     if (stats::reload_asked() == 0 || !started()) return;
     std::lock_guard guard(state().control);

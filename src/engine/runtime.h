@@ -69,7 +69,9 @@ class Runtime {
     // Reads the rules file again: a snapshot swap, decided sockets keep what they were decided by. `by_itself`: the file
     // changed, nobody asked; what is said is then not repeated.
     static void reload_rules(bool by_itself);
-    // The same when a viewer asks for it (statistics page). Any thread; two loads when nobody does.
+    // The same without a word when nothing has changed, also when there is no file: the start has told of that.
+    static void reload_rules_if_changed();
+    // As reload_rules() when a viewer asks for it (statistics page). Any thread; two loads when nobody does.
     static void reload_if_asked();
 
     // Banner, warnings and the internal thread: at the first AF_INET socket. Later calls: reload_if_asked().

@@ -185,6 +185,7 @@ class Watched(Rules):
         self.assert_served("one", OFFLOADED)
         self.write("use os udp_receiver *:*\n")
         self.served_next(KERNEL)
+        self.assertNotIn("No such file", self.program.out)
         self.program.expect("/etc/libvma.conf: 1 rules read again")
         os.remove(self.file)
         self.program.expect("/etc/libvma.conf: No such file or directory; the old rules stay")
