@@ -17,6 +17,7 @@
 #define TCX_PASS_ON (-1)  // TCX_NEXT
 #define TCX_DROP 2
 #define FOR_THIS_HOST 0  // PACKET_HOST
+#define STREAM_SOCKET 1  // SOCK_STREAM
 #ifndef BPF_F_CURRENT_NETNS
 #define BPF_F_CURRENT_NETNS (-1L)
 #endif
@@ -308,6 +309,15 @@ SEC("tc") int vma_rx(struct __sk_buff* skb) {
     return deliver(skb, &hit, 0);
 }
 
+// Did a connection of the kernel's send this? A RST that its program asked for (SO_LINGER, unread data) comes from the socket,
+// unhashed already but with its tuple; the answer to a segment of nobody comes from a socket of the kernel's own, which is raw.
+static __always_inline int is_from_connection(struct __sk_buff* skb) {
+    struct bpf_sock* sk = skb->sk;
+    if (!sk) return 0;
+    sk = bpf_sk_fullsock(sk);
+    return sk && sk->type == STREAM_SOCKET && sk->dst_port != 0;
+}
+
 SEC("tc") int vma_tx(struct __sk_buff* skb) {
     struct {
         struct ipv4 ip;
@@ -329,7 +339,7 @@ SEC("tc") int vma_tx(struct __sk_buff* skb) {
         // says about those is a RST.
         __u8 flags = 0;
         bpf_skb_load_bytes(skb, ETHERNET_BYTES + header + 13, &flags, 1);
-        if (!(flags & 4)) return TCX_PASS_ON;
+        if (!(flags & 4) || is_from_connection(skb)) return TCX_PASS_ON;
     }
     return TCX_DROP;
 }

@@ -355,6 +355,34 @@ TEST_F(PacketRingTest, the_guard_keeps_the_kernels_resets_from_the_wire) {
     EXPECT_GT(answers.resets, 0u) << "without the flow the kernel answers: the test can see it";
 }
 
+// A connection of the kernel's under a listener's flow (one that was handed back): the RST that its program asks for reaches the
+// peer, who would wait for ever otherwise.
+TEST_F(PacketRingTest, the_guard_lets_a_connection_of_the_kernels_reset) {
+    Pool pool;
+    std::string why;
+    auto ring = open_ring(veth->b(), pool.pool, &why);
+    ASSERT_TRUE(ring) << why;
+    std::unique_ptr<Ring> owned(*ring);
+    const int listener = kernel_socket(veth->b(), SOCK_STREAM, 7002);
+    ASSERT_EQ(listen(listener, 1), 0);
+    const int client = kernel_socket(veth->a(), SOCK_STREAM, 9002);
+    ASSERT_EQ(connect_to(client, veth->b(), 7002), 0);
+    const int accepted = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+    ASSERT_GE(accepted, 0);
+    ASSERT_TRUE(owned->steer(flow(7002, 0, IPPROTO_TCP)));
+    EXPECT_EQ(programs_on(veth->b(), bpf::kTcxEgress), 1u);
+    char c = 1;
+    ASSERT_EQ(send(client, &c, 1, 0), 1);
+    ASSERT_TRUE(readable(accepted, 2000)) << "the kernel goes on with its connection";
+    const linger at_once{1, 0};
+    ASSERT_EQ(setsockopt(accepted, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once), 0);
+    close(accepted);
+    EXPECT_TRUE(readable(client, 2000)) << "the peer was not told";
+    EXPECT_EQ(recv(client, &c, 1, MSG_DONTWAIT), -1);
+    EXPECT_EQ(errno, ECONNRESET);
+    for (int fd : {listener, client}) close(fd);
+}
+
 // What quotes a packet of a steered TCP flow is copied to the ring and still reaches the kernel.
 TEST_F(PacketRingTest, icmp_errors_come_as_copies) {
     Pool pools[2];
