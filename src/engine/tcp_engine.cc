@@ -48,6 +48,14 @@ bool TcpEngine::steer_accepted(const TcpConnection& c, const TcpListener* listen
     return steer(c.tuple, twin_of(c.owner)).ok();
 }
 
+void TcpEngine::own_flow(TcpConnection& c) {
+    if (c.steered) return;
+    const TcpTarget* const covers = demux_.lookup(c.tuple.local, Endpoint{});
+    c.steered = steer_accepted(c, covers && covers->kind == TcpTarget::Kind::listener
+                                      ? static_cast<const TcpListener*>(covers)
+                                      : nullptr);
+}
+
 void TcpEngine::unsteer(const FlowTuple& tuple) {
     FlowKey key;
     key.local = tuple.local;

@@ -184,6 +184,10 @@ class TcpEngine {
     // The connection was handed to the kernel: it vanishes here without a segment, and segments of it that are on their way
     // are dropped instead of answered. One that waits to be accepted leaves its listener's queue.
     void forget(TcpConnection& connection, Instant now);
+    // Before that: a flow of its own for one that lives under its listener's, where the hook lets the kernel have the segments
+    // of a connection as soon as it knows it: a half-restored one would take and acknowledge them. If it cannot be had, all stays as
+    // it is.
+    void own_flow(TcpConnection& connection);
     // While set, such segments are given to `strays` instead of dropped.
     void divert_strays(TcpStrays* strays) { strays_ = strays; }
     // A connection comes from the kernel, first half: its frames come here from now on, and what the kernel makes for it is

@@ -284,11 +284,7 @@ void TcpEngine::to_connection(TcpConnection& c, Received& r, Instant now) {
     if (verdict.reason != DropReason::none) drops_.add(verdict.reason);
     if (!c.steer_tried && c.tcb.count.segs_in >= kOwnFlowAfter) {
         c.steer_tried = true;
-        const TcpTarget* const covers = demux_.lookup(c.tuple.local, Endpoint{});
-        if (!c.steered)
-            c.steered = steer_accepted(c, covers && covers->kind == TcpTarget::Kind::listener
-                                              ? static_cast<const TcpListener*>(covers)
-                                              : nullptr);
+        own_flow(c);
     }
     absorb(c, actions, now);
     // Acknowledgements and answers go out once per batch of frames, if the core does not ask for more.

@@ -65,6 +65,7 @@ bool move_to_kernel(Shard& shard, TcpConnection& c, int fd, Reason why) {
     queues.unread = unread.view(0, s.unread);
     RepairOptions saved;
     Mover& by = mover();
+    shard.tcp().own_flow(c);
     if (const Status restored = by.restore(fd, s, queues, saved); !restored) {
         vma_log(warning, "sock", "fd {}: the connection cannot move to the kernel ({}), errno {}{}",
                 fd, reason_name(why), restored.error(),

@@ -1,7 +1,10 @@
 // Moves connections on request, and makes steps of a move fail: what libvma_move.so has beside libvma.so.
 #include <errno.h>
+#include <sys/ioctl.h>
+#include <time.h>
 
 #include "base/deferred_signal.h"
+#include "base/sys.h"
 #include "sock/fd_table.h"
 #include "sock/mover.h"
 #include "sock/tcp_socket.h"
@@ -10,16 +13,34 @@ namespace vma::sock {
 namespace {
 
 // Which step of the next moves does not work. Each stands for what the kernel or a broker may answer there.
-enum Fail : int { kNothing, kRestore, kCheckpoint, kImport, kRelease };
+// kOverheard: only if the kernel gets segments of the peer, who goes on sending, before the socket is ready for them.
+enum Fail : int { kNothing, kRestore, kCheckpoint, kImport, kRelease, kOverheard };
+
+int unread(int fd) {
+    int bytes = 0;
+    sys::raw(SYS_ioctl, fd, FIONREAD, sys::ptr(&bytes));
+    return bytes;
+}
+
+// Long enough for the peer to repeat what went elsewhere.
+bool more_comes(int fd) {
+    const int before = unread(fd);
+    for (int i = 0; i < 50; i++) {
+        const timespec slice{0, 10'000'000};
+        sys::ppoll(nullptr, 0, &slice);
+        if (unread(fd) != before) return true;
+    }
+    return false;
+}
 
 class FailingMover final : public Mover {
   public:
     explicit FailingMover(Fail fail) : fail_(fail) {}
     Status restore(int fd, const tcp::Snapshot& s, const RepairQueues& q,
                    RepairOptions& saved) override {
-        if (fail_ != kRestore) return own_mover().restore(fd, s, q, saved);
-        // All of it, and then not.
         const Status done = own_mover().restore(fd, s, q, saved);
+        if (fail_ != kRestore && !(fail_ == kOverheard && done && more_comes(fd))) return done;
+        // All of it, and then not.
         if (done) own_mover().cancel(fd, saved);
         return Errno{EIO};
     }

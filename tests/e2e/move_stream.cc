@@ -1,7 +1,7 @@
 // One TCP connection under full-duplex load that is moved between library and kernel while it runs.
 //
 //   move_stream serve|connect IP PORT [cycles=N] [bytes=N] [half=none|self|peer] [stall=0|1] [fail=0|1] [seed=N]
-//     [least=N]
+//     [least=N] [overheard=0|1]
 //
 // Both ends send pseudo-random bytes, each until the one that moves its connection (cycles > 0, run with libvma_move.so)
 // has done so: it closes its direction then, and the other one does when it has seen that. bytes: what a move waits for, in each
@@ -9,7 +9,8 @@
 // before the last move (send() of the other end stops at a closed window), so the queues are full in every move; the end that
 // does not move reads when a line comes on its standard input. fail:
 // every step of a move is made to fail once before it is let through. least: bytes that the
-// one that does not move sends at least. Prints "sent N SHA", "received N SHA" and, if it moves,
+// one that does not move sends at least. overheard: the kernel must get nothing of the connection until its socket is
+// complete, half a second long. Prints "sent N SHA", "received N SHA" and, if it moves,
 // "moved N back MEDIAN MAX adopt MEDIAN MAX" in microseconds. Every wait is bounded: by alarm().
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -42,7 +43,7 @@ struct Arguments {
     int cycles = 0;
     uint64_t bytes = 20000, seed = 1, least = 0;
     std::string half = "none";
-    bool stall = false, fail = false;
+    bool stall = false, fail = false, overheard = false;
 };
 Arguments arguments;
 int connection;
@@ -151,10 +152,10 @@ double move(Move function, int to_kernel) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     while (std::chrono::steady_clock::now() < end) {
         const double begin = now_us();
-        const int moved = function(connection, to_kernel, 0);
+        const int moved = function(connection, to_kernel, to_kernel && arguments.overheard ? 5 : 0);
         const double done = now_us();
         if (moved == 1) return done - begin;
-        if (moved < 0) break;
+        if (moved < 0 || (to_kernel && arguments.overheard)) break;
         std::unique_lock hold(news_lock);
         news_come.wait_for(hold, std::chrono::microseconds(100));
     }
@@ -239,6 +240,8 @@ bool parse(const char* text) {
         arguments.stall = atoi(value);
     else if (name == "fail")
         arguments.fail = atoi(value);
+    else if (name == "overheard")
+        arguments.overheard = atoi(value);
     else
         return false;
     return true;
@@ -255,6 +258,9 @@ int open_connection(bool serve, const char* ip, int port) {
         setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
         if (bind(s, reinterpret_cast<sockaddr*>(&name), sizeof name) != 0 || listen(s, 1) != 0)
             die("listen");
+        // From here on the library's, who would leave a connection that comes earlier to the kernel.
+        pollfd p{s, POLLIN, 0};
+        if (arguments.overheard) poll(&p, 1, 0);
         printf("ready\n");
         fflush(stdout);
         s = accept4(s, nullptr, nullptr, SOCK_CLOEXEC);

@@ -88,6 +88,10 @@ class Smoke(Moved):
     def test_half_closed_by_us(self):
         self.moved(10, half="self", harm=LOSS, peer={"least": 40 << 20})
 
+    def test_nothing_reaches_half_a_socket(self):
+        # Soon after accept(): the connection has no flow of its own yet.
+        self.moved(1, role="serve", bytes=1, overheard=1)
+
     def test_undo_of_every_step(self):
         self.moved(5, fail=1, harm=LOSS)
 

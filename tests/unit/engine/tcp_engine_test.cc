@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
+#include <vector>
 
 #include "base/own_fd.h"
 #include "engine/network_monitor.h"
@@ -34,6 +36,7 @@ class TestRing final : public Ring {
         caps_.tx_checksum = true;
     }
     std::deque<Sent> sent;
+    std::vector<FlowKey> steered;
 
     const RingCaps& caps() const override { return caps_; }
     unsigned recv(std::span<Packet>) override { return 0; }
@@ -48,8 +51,11 @@ class TestRing final : public Ring {
         }
         return unsigned(frames.size());
     }
-    Status steer(const FlowKey&, int) override { return {}; }
-    void unsteer(const FlowKey&) override {}
+    Status steer(const FlowKey& key, int) override {
+        steered.push_back(key);
+        return {};
+    }
+    void unsteer(const FlowKey& key) override { std::erase(steered, key); }
     int wake_fd() const override { return -1; }
     bool arm() override { return true; }
     void disarm() override {}
@@ -187,6 +193,29 @@ class EngineTest : public testing::Test {
     TcpConfig config_;
     Instant now_{1000000000};
 };
+
+// A connection that goes to the kernel has a flow of its own until it is gone here; under its listener's the kernel would
+// get its segments as soon as it knows the tuple.
+TEST_F(EngineTest, AnAcceptedConnectionGetsItsFlowBeforeItIsMoved) {
+    TcpListener* l = listen(16);
+    const Endpoint from = stranger(1);
+    arrive(from, kSyn, Seq{1}, Seq{0});
+    const Seq ours = last().tcp.seq + 1;
+    arrive(from, kAck, Seq{2}, ours);
+    TcpConnection* c = engine().accept(*l, this);
+    ASSERT_NE(c, nullptr);
+    const auto flows = [&] {
+        return std::count_if(ring_->steered.begin(), ring_->steered.end(),
+                             [&](const FlowKey& k) { return k.remote == from; });
+    };
+    EXPECT_EQ(flows(), 0);
+    engine().own_flow(*c);
+    EXPECT_EQ(flows(), 1);
+    engine().own_flow(*c);
+    EXPECT_EQ(flows(), 1) << "once";
+    engine().forget(*c, now_);
+    EXPECT_EQ(flows(), 0);
+}
 
 // Each connection is closed by us first, so that the wait is ours: small records, answers as RFC 9293 says, all gone after
 // a minute.
