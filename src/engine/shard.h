@@ -79,14 +79,19 @@ class Shard {
     UdpEndpoint* make_udp(const Endpoint& local);
     void free_udp(UdpEndpoint* endpoint);
 
-    // [lease] A small record in the arena, where forked children see it.
+    // [lease] A small record in the arena, where forked children see it, and back: it stays a T, as it is, for the children
+    // that still look at it, and goes to the next who takes one. One type T for all; T::next is the shard's meanwhile.
     template <class T>
-    T* make_record() {
-        return arena_->make<T>();
+    T* take_record() {
+        if (records_ == nullptr) return arena_->make<T>();
+        auto* record = static_cast<T*>(records_);
+        records_ = record->next;
+        return record;
     }
     template <class T>
-    void free_record(T* record) {
-        arena_->destroy(record);
+    void give_record(T* record) {
+        record->next = static_cast<T*>(records_);
+        records_ = record;
     }
 
     // Sleep protocol (Ring::arm), counted: several threads may sleep on one shard. False: frames were there and have been
@@ -137,6 +142,7 @@ class Shard {
     TcpEngine* tcp_ = nullptr;
     IpIdCounters* ip_ids_ = nullptr;
     ArenaRoot* root_ = nullptr;
+    void* records_ = nullptr;  // [lease] given back, singly linked
     Ring* ring_ = nullptr;
     RingCaps caps_;
     MacAddr mac_{};

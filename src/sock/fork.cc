@@ -57,6 +57,45 @@ void give_custody() {
 
 uint32_t forks_so_far() { return g_forks.load(std::memory_order_relaxed); }
 
+bool Socket::share_answered() const {
+    const ShareRecord* record = share();
+    return record == nullptr ||  // another thread has settled it
+           record->serial.load(std::memory_order_acquire) != share_serial_ ||
+           record->done.load(std::memory_order_acquire) != 0;
+}
+
+void Socket::take_share(Shard& shard) {
+    if (share()) return;
+    auto* record = shard.take_record<ShareRecord>();
+    if (record == nullptr) return;
+    record->shard = &shard;
+    record->forks = forks_so_far();
+    record->owner_pid.store(uint32_t(sys::getpid()), std::memory_order_relaxed);
+    record->request.store(0, std::memory_order_relaxed);
+    record->done.store(0, std::memory_order_relaxed);
+    share_serial_ = record->serial.load(std::memory_order_relaxed);
+    share_.store(record, std::memory_order_release);
+}
+
+// The serial number first: a child that waits for this socket must not take the next one's "not yet" for its own.
+void Socket::give_share() {
+    ShareRecord* record = share_.exchange(nullptr);
+    if (record == nullptr) return;
+    record->serial.fetch_add(1, std::memory_order_release);
+    record->done.store(1, std::memory_order_release);
+    sys::futex(reinterpret_cast<volatile uint32_t*>(&record->done), 1 /* FUTEX_WAKE */, INT32_MAX);
+    Shard& shard = *record->shard;
+    LeaseGuard lease(shard.lease());
+    shard.give_record(record);
+}
+
+void Socket::answer_share() {
+    ShareRecord* record = share();
+    if (record == nullptr) return;
+    record->done.store(1, std::memory_order_release);
+    sys::futex(reinterpret_cast<volatile uint32_t*>(&record->done), 1 /* FUTEX_WAKE */, INT32_MAX);
+}
+
 void fork_in_parent_before(bool only_exec) {
     g_forks.fetch_add(1, std::memory_order_relaxed);
     for_each_own_socket([&](Socket& socket, int) {
@@ -113,7 +152,7 @@ void inherit(Object& object) {
         share->request.store(1, std::memory_order_release);
         const uint64_t one = 1;
         if (g_parent_control.valid()) sys::write(g_parent_control.fd(), &one, sizeof one);
-        while (share->done.load(std::memory_order_acquire) == 0 && monotonic_now() < deadline) {
+        while (!socket.share_answered() && monotonic_now() < deadline) {
             if (!orphaned && !process_alive(share->owner_pid.load(std::memory_order_relaxed), 0)) {
                 // Only the broker can still give the connection to this process.
                 if (!broker::reachable()) break;
@@ -136,9 +175,7 @@ void serve_children() {
         if (share == nullptr || share->request.load(std::memory_order_acquire) == 0) return;
         if (share->done.load(std::memory_order_relaxed)) return;
         (void)socket.hand_back(Reason::fork);
-        share->done.store(1, std::memory_order_release);
-        sys::futex(reinterpret_cast<volatile uint32_t*>(&share->done), 1 /* FUTEX_WAKE */,
-                   INT32_MAX);
+        socket.answer_share();
     });
 }
 

@@ -8,21 +8,29 @@
 
 #include "sock/object.h"
 
+namespace vma {
+class Shard;
+}
+
 namespace vma::sock {
 
-// In the shard arena, so that owner and children see the same words.
+// In the shard arena, so that owner and children see the same words. A socket has one from its first fork (TCP) or flow (UDP)
+// until it is gone; the next one gets it then under another serial number, while children may still look at it.
 struct ShareRecord {
     std::atomic<uint32_t> request{0};  // a child wants the socket handed back
     std::atomic<uint32_t> done{0};     // the owner has done it; futex
     std::atomic<uint32_t> owner_pid{0};
-    uint32_t forks = 0;  // of the owner when this was made
+    std::atomic<uint32_t> serial{0};  // counts the sockets that have had it
+    uint32_t forks = 0;               // of the owner when the socket got it
+    Shard* shard = nullptr;           // whose arena it is in
+    ShareRecord* next = nullptr;      // while nobody has it
 };
 
 // First act of the child. No lock of the parent's other threads is taken.
 void fork_in_child();
 // Before the fork, on the forking thread: what the child will need.
 void fork_in_parent_before(bool only_exec);
-uint32_t forks_so_far();  // of this process: records that a child may know are not recycled
+uint32_t forks_so_far();  // of this process
 // The object was inherited across a fork and is used now: afterwards it is the kernel's. Bounded wait.
 void inherit(Object& object);
 // Serves requests of children; the internal thread calls it in every turn.

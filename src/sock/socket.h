@@ -85,9 +85,17 @@ class Socket : public Pollable {
     virtual void become_twin_in_child() = 0;
     // Words that a forked child shares with the owner (fork.h), or null.
     ShareRecord* share() const { return share_.load(std::memory_order_acquire); }
+    // In a child: has the owner handed the socket back, or is it through with it?
+    bool share_answered() const;
+    // In the owner: children that wait may use the twin.
+    void answer_share();
 
   protected:
     ~Socket() = default;
+    // [lease of `shard`] Gets such words if it has none and there is memory.
+    void take_share(Shard& shard);
+    // The owner is through with the socket: whoever waits for an answer has it. No lease is held.
+    void give_share();
     // One line for the log: at info when the user would not expect it, else at debug.
     void tell_served_by_kernel(Reason why) const;
     // Something may be readable or in error on the twin: look before relying on it.
@@ -98,6 +106,7 @@ class Socket : public Pollable {
     std::atomic<bool> nonblocking_{false};
     std::atomic<int64_t> rcvtimeo_ns_{0};
     std::atomic<ShareRecord*> share_{nullptr};
+    uint32_t share_serial_ = 0;  // of *share_ when this socket got it; a child has a copy
     std::atomic<int> fd_;
     std::atomic<uint32_t> descriptors_{1};
     std::mutex

@@ -146,16 +146,17 @@ void TcpSocket::linger() {
 void TcpSocket::teardown() {
     std::lock_guard guard(control_);
     if (inherited.load(std::memory_order_relaxed)) return;
+    end_connection();
+    give_share();
+}
+
+void TcpSocket::end_connection() {
     if (fading_) close_listeners();
     if (state() == SocketState::kernel) return;
     close_listeners();
     if (connection_ == nullptr) return;
     // A child may hold the descriptor: the connection goes on in the kernel, where this close is one of several.
-    ShareRecord* record = share();
-    if (record && hand_back_connection(Reason::fork)) {
-        record->done.store(1, std::memory_order_release);
-        return;
-    }
+    if (share() && hand_back_connection(Reason::fork)) return;
     const broker::Held custody = in_custody();
     end_custody(custody);
     const Instant now = monotonic_now();

@@ -123,11 +123,7 @@ bool TcpSocket::hand_back_connection(Reason why) {
     end_custody(custody);
     become_kernel(why);
     // A forked child may be waiting for just this, and a parent that exits does not get to serve_children() again.
-    if (ShareRecord* record = share()) {
-        record->done.store(1, std::memory_order_release);
-        sys::futex(reinterpret_cast<volatile uint32_t*>(&record->done), 1 /* FUTEX_WAKE */,
-                   INT32_MAX);
-    }
+    answer_share();
     return true;
 }
 
@@ -193,10 +189,7 @@ void TcpSocket::prepare_fork(bool only_exec) {
     Shard* const shard = listening && listeners_count_ ? listeners_[0].shard : shard_;
     if (shard == nullptr || share_.load(std::memory_order_relaxed)) return;
     LeaseGuard lease(shard->lease());
-    if (auto* record = shard->make_record<ShareRecord>()) {
-        record->owner_pid.store(uint32_t(sys::getpid()), std::memory_order_relaxed);
-        share_.store(record, std::memory_order_release);
-    }
+    take_share(*shard);
 }
 
 }  // namespace vma::sock

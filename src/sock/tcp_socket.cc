@@ -82,6 +82,7 @@ void TcpSocket::become_kernel(Reason why) {
 }
 
 void TcpSocket::become_twin_in_child() {
+    share_.store(nullptr, std::memory_order_relaxed);  // the owner's
     never_adopt();
     kernel_calls_.store(0, std::memory_order_relaxed);
     const Phase phase = phase_.load(std::memory_order_relaxed);

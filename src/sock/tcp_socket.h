@@ -160,6 +160,7 @@ class TcpSocket final : public Socket {
     Outcome connect_again();
     void drop_failed_connection();
     uint16_t take_port(int fd, const IpAddr& from, const Endpoint& to, Shard& shard);
+    void end_connection();  // control_ held
     void close_listeners();
     void options_to_twin(int fd) const;
     void inherited_options_to_twin(int fd);

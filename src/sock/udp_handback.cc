@@ -76,11 +76,7 @@ bool UdpSocket::hand_back(Reason why) {
     move_queue_to_twin();
     finish_hand_back_if_drained();
     // A forked child may be waiting for just this.
-    if (ShareRecord* record = share()) {
-        record->done.store(1, std::memory_order_release);
-        sys::futex(reinterpret_cast<volatile uint32_t*>(&record->done), 1 /* FUTEX_WAKE */,
-                   INT32_MAX);
-    }
+    answer_share();
     return true;
 }
 

@@ -319,11 +319,7 @@ void UdpSocket::decide_receive(int fd) {
     if (share_.load(std::memory_order_relaxed) == nullptr && served) {
         Presence& p = presences_[0];
         LeaseGuard guard(p.shard->lease());
-        if (auto* record = p.shard->make_record<ShareRecord>()) {
-            record->forks = forks_so_far();
-            record->owner_pid.store(uint32_t(sys::getpid()), std::memory_order_relaxed);
-            share_.store(record, std::memory_order_release);
-        }
+        take_share(*p.shard);
     }
     if (state() != SocketState::offloaded) {
         state_.store(SocketState::offloaded, std::memory_order_release);
@@ -349,13 +345,7 @@ void UdpSocket::teardown() {
         presences_[i].shard->free_udp(presences_[i].endpoint);
     }
     presence_count_.store(0, std::memory_order_relaxed);
-    if (ShareRecord* record = share_.exchange(nullptr)) {
-        record->done.store(1, std::memory_order_release);
-        if (record->forks == forks_so_far()) {
-            LeaseGuard lease(presences_[0].shard->lease());
-            presences_[0].shard->free_record(record);
-        }
-    }
+    give_share();
 }
 
 void UdpSocket::forget_locks_in_child() {
@@ -364,6 +354,7 @@ void UdpSocket::forget_locks_in_child() {
 }
 
 void UdpSocket::become_twin_in_child() {
+    share_.store(nullptr, std::memory_order_relaxed);  // the owner's
     presence_count_.store(0, std::memory_order_relaxed);
     steered_count_ = 0;
     reason_.store(Reason::fork, std::memory_order_relaxed);

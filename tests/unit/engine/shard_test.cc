@@ -101,5 +101,27 @@ TEST_F(ShardSleep, ManyFramesAtOnce) {
     shard_->disarm();
 }
 
+struct Words {
+    int left_by_the_last = 0;
+    Words* next = nullptr;
+};
+
+// What children look at stays such a record after it was given back, and is not made again and again.
+TEST_F(ShardSleep, RecordsForChildrenAreUsedAgain) {
+    Words* const first = shard_->take_record<Words>();
+    ASSERT_NE(first, nullptr);
+    Words* const second = shard_->take_record<Words>();
+    ASSERT_NE(second, nullptr);
+    EXPECT_NE(first, second);
+    const size_t in_use = arena_->in_use();
+    for (int i = 1; i <= 1000; i++) {
+        first->left_by_the_last = i;
+        shard_->give_record(first);
+        EXPECT_EQ(first->left_by_the_last, i);
+        ASSERT_EQ(shard_->take_record<Words>(), first);
+    }
+    EXPECT_EQ(arena_->in_use(), in_use);
+}
+
 }  // namespace
 }  // namespace vma

@@ -1,0 +1,117 @@
+// The words that a socket shares with forked children (fork.h): who has them, who is told, and that they come back.
+#include <gtest/gtest.h>
+
+#include "base/own_fd.h"
+#include "engine/shard.h"
+#include "sock/fork.h"
+#include "sock/socket.h"
+
+namespace vma::sock {
+namespace {
+
+class PlainSocket final : public Socket {
+  public:
+    PlainSocket() : Socket(ObjectKind::tcp, 1, -1, 2, 1, 0) {}
+    uint32_t poll_events() override { return 0; }
+    void teardown() override { give_share(); }
+    bool hand_back(Reason) override { return true; }
+    void become_twin_in_child() override {}
+    void fork(Shard& shard) {
+        LeaseGuard lease(shard.lease());
+        take_share(shard);
+    }
+    // As a child has it, whose memory is a copy of the owner's.
+    void copy_share(const PlainSocket& owner) {
+        share_.store(owner.share());
+        share_serial_ = owner.share_serial_;
+    }
+};
+
+class SilentRing final : public Ring {
+  public:
+    const RingCaps& caps() const override { return caps_; }
+    unsigned recv(std::span<Packet>) override { return 0; }
+    unsigned send(std::span<const TxFrame>, int*) override { return 0; }
+    Status steer(const FlowKey&, int) override { return {}; }
+    void unsteer(const FlowKey&) override {}
+    int wake_fd() const override { return -1; }
+    bool arm() override { return true; }
+    void disarm() override {}
+    RingCounters counters() const override { return {}; }
+
+  private:
+    RingCaps caps_;
+};
+
+class ShareTest : public testing::Test {
+  protected:
+    void SetUp() override {
+        auto arena = Arena::create(Arena::kDefaultReserve, &memory_);
+        ASSERT_TRUE(arena.ok());
+        arena_ = *arena;
+        Shard::Parts parts;
+        parts.arena = arena_;
+        parts.pool = arena_->make<PacketPool>(*arena_, PoolLimits{});
+        parts.ring = new SilentRing;
+        parts.secret = 1;
+        shard_ = Shard::make(parts);
+        ASSERT_NE(shard_, nullptr);
+    }
+    void TearDown() override { shard_->close_ring(); }
+
+    OwnFd memory_;
+    Arena* arena_ = nullptr;
+    Shard* shard_ = nullptr;
+};
+
+// A forking server's connections: each has lived through a fork.
+TEST_F(ShareTest, ManySocketsOneAfterTheOtherNeedNoMoreMemory) {
+    size_t in_use = 0;
+    for (int i = 0; i < 10000; i++) {
+        PlainSocket s;
+        s.fork(*shard_);
+        ASSERT_NE(s.share(), nullptr);
+        if (i == 0) in_use = arena_->in_use();
+        s.teardown();
+        EXPECT_EQ(s.share(), nullptr);
+    }
+    EXPECT_EQ(arena_->in_use(), in_use);
+}
+
+TEST_F(ShareTest, AChildIsToldOfTheEnd) {
+    PlainSocket owner, child;
+    owner.fork(*shard_);
+    child.copy_share(owner);
+    EXPECT_FALSE(child.share_answered());
+    owner.answer_share();
+    EXPECT_TRUE(child.share_answered());
+    owner.teardown();
+    EXPECT_TRUE(child.share_answered());
+}
+
+// The words have another socket, which nobody has handed back: that is no answer to wait for.
+TEST_F(ShareTest, AChildDoesNotWaitForTheNextOwner) {
+    PlainSocket owner, child, next;
+    owner.fork(*shard_);
+    child.copy_share(owner);
+    owner.teardown();
+    next.fork(*shard_);
+    ASSERT_EQ(next.share(), child.share());
+    EXPECT_EQ(next.share()->done.load(), 0u);
+    EXPECT_TRUE(child.share_answered());
+    next.teardown();
+}
+
+TEST_F(ShareTest, OneForAllForksOfASocket) {
+    PlainSocket s;
+    s.fork(*shard_);
+    ShareRecord* const words = s.share();
+    s.answer_share();
+    s.fork(*shard_);
+    EXPECT_EQ(s.share(), words);
+    EXPECT_EQ(words->done.load(), 1u);
+    s.teardown();
+}
+
+}  // namespace
+}  // namespace vma::sock
