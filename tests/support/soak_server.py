@@ -1,4 +1,5 @@
 """soak_server.py KIND IP PORT: an echo server that does to its connections what programs do. SIGTERM ends it ("stopped").
+SIGUSR1: what python and malloc keep for later goes back to the system ("settled N", N counts); what is resident then is held.
 
 The first byte of a connection says what happens in the middle of it:
   e  nothing           h  it becomes descriptor 0 for a moment: the kernel goes on with it
@@ -8,6 +9,9 @@ forking  a child for each connection; e, h, c, r there; x  the child becomes cat
 """
 
 import contextlib
+import ctypes
+import gc
+import itertools
 import os
 import select
 import signal
@@ -26,6 +30,12 @@ class Stop(Exception):
 
 def stop(*_):
     raise Stop
+
+
+def settle(*_):
+    gc.collect()
+    malloc_trim(0)
+    print(f"settled {next(settled)}", flush=True)
 
 
 def happen(s, what):
@@ -127,8 +137,10 @@ def forking(listener):
         s.close()
 
 
+malloc_trim, settled = ctypes.CDLL(None).malloc_trim, itertools.count(1)
 devnull = os.open("/dev/null", os.O_RDWR)
 signal.signal(signal.SIGTERM, stop)
+signal.signal(signal.SIGUSR1, settle)
 with contextlib.suppress(Stop):
     made = socket.create_server((sys.argv[2], int(sys.argv[3])), backlog=512)
     print("ready", flush=True)
