@@ -4,12 +4,13 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
+#include <functional>
+#include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/log.h"
 #include "base/sys.h"
@@ -49,15 +50,16 @@ bool share_subnet(const Interface& a, const Interface& b) {
     return false;
 }
 
-// Whether `name` was not told of before.
+// Whether `name` was not told of before. No lock: a forked child would inherit one that is held.
 bool first_time(const std::string& name) {
-    static std::mutex mutex;
-    static auto& told = *new std::vector<std::string>;
-    std::lock_guard guard(mutex);
-    for (const std::string& t : told)
-        if (t == name) return false;
-    told.push_back(name);
-    return true;
+    static std::atomic<uint64_t> told[64];  // 0: free; more than that are not told of
+    const uint64_t mark = std::hash<std::string>()(name) | 1;
+    for (std::atomic<uint64_t>& place : told) {
+        uint64_t there = 0;
+        if (place.compare_exchange_strong(there, mark)) return true;
+        if (there == mark) return false;
+    }
+    return false;
 }
 
 }  // namespace
