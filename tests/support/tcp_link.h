@@ -35,6 +35,8 @@ struct Host {
     bool close_when_done = true, closed = false, eof = false;
     uint32_t events = 0;
     int error = 0;
+    Instant heard;            // of the last text read, zero: none yet
+    Duration longest_gap{0};  // between two of them
 
     ~Host() { release(t); }
 };
@@ -152,6 +154,8 @@ class TcpLink {
             Actions b;
             const size_t n = read(h.t, buf, std::min<size_t>(sizeof(buf), h.read_chunk), now, b);
             h.received.append(buf, n);
+            if (h.heard.ns != 0) h.longest_gap = std::max(h.longest_gap, now - h.heard);
+            h.heard = now;
         }
         if (at_eof(h.t)) h.eof = true;
         if (h.t.state == State::ESTABLISHED || h.t.state == State::CLOSE_WAIT) {

@@ -45,16 +45,27 @@ void apply_sack_option(Tcb& t, const SegView& seg, AckNews& news) {
     }
 }
 
-void take_rtt(Tcb& t, const SegView& seg, const AckResult& result, Instant now) {
-    if (result.rtt_valid) {
-        t.rtt.sample(now - result.rtt_sent, now);
-        return;
-    }
-    // Only retransmitted ranges: the echoed timestamp tells which copy (RFC 7323 section 4.1).
-    if (result.acked == 0 || !t.ts.on || !seg.opt.has_timestamps || seg.opt.ts_ecr == 0) return;
+// By timestamps: the round trip of the segment that this ACK answers (RFC 7323 section 4.1), whichever copy of it that was.
+// Zero: not known.
+Duration echoed_round_trip(const Tcb& t, const SegView& seg, Instant now) {
+    if (!t.ts.on || !seg.opt.has_timestamps || seg.opt.ts_ecr == 0) return Duration{0};
     const uint32_t ms = t.ts.value(now) - seg.opt.ts_ecr;
-    if (ms > 600000) return;  // not our clock
-    t.rtt.sample(Duration::millis(std::max<uint32_t>(ms, 1)), now);
+    return ms <= 600000 ? Duration::millis(std::max<uint32_t>(ms, 1))
+                        : Duration{0};  // not our clock
+}
+
+void take_rtt(Tcb& t, const SegView& seg, const AckResult& result, Instant now) {
+    const Duration echoed = echoed_round_trip(t, seg, now);
+    if (result.rtt_valid) {
+        // In recovery, text whose ACK was lost may be reported only with what a timeout repeated: the sample would be that
+        // stall, and the next timeout as long again (Linux's is). The echo is rounded down by less than a millisecond.
+        Duration sample = now - result.rtt_sent;
+        if (t.loss.state >= Recovery::fast && echoed.ns > 0)
+            sample = std::min(sample, echoed + Duration::millis(1));
+        t.rtt.sample(sample, now);
+    } else if (result.acked > 0 && echoed.ns > 0) {
+        t.rtt.sample(echoed, now);  // only retransmitted ranges: the echo tells which copy
+    }
 }
 
 // A reduction of the congestion window that PRR spreads over the round trip.

@@ -295,6 +295,34 @@ TEST(Rto, TimestampsGiveSamplesOfRetransmissions) {
     EXPECT_EQ(c.t.timers.kind, Rtx::none);
 }
 
+TEST(Rto, StallIsNoRoundTrip) {
+    // The ACK of text sent once was lost; what the timeout repeats brings the news of it, 300 ms late.
+    Conn c;
+    c.cfg.timestamps = true;
+    c.cfg.tail_probe = false;
+    c.stamps = true;
+    c.established(1000);
+    c.t.rtt = {};
+    c.t.rtt.sample(Duration::millis(100), c.now);
+    c.t.cc.cwnd = 10000;
+    c.send(std::string(2000, 'x'));
+    ASSERT_EQ(c.pull_all().size(), 3u);  // of 988 bytes
+    const Duration rto = c.t.rtt.rto;
+    c.pass(rto);
+    ASSERT_EQ(c.t.loss.state, Recovery::timeout);
+    c.pull_all();
+    const uint32_t repeated_at = c.t.ts.value(c.now);
+    c.now = c.now + Duration::millis(100);
+    Seg s{5001, 3001, kAck};
+    s.opt.has_timestamps = true;
+    s.opt.ts_val = 100;
+    s.opt.ts_ecr = repeated_at;
+    c.recv(s);
+    EXPECT_EQ(c.t.board.head, nullptr);
+    EXPECT_LE(c.t.rtt.latest, Duration::millis(101));
+    EXPECT_LT(c.t.rtt.rto, rto + Duration::millis(1));
+}
+
 TEST(Sack, LiesAreIgnored) {
     Flight f;
     // Beyond SND.NXT, empty, inverted, below SND.UNA.
