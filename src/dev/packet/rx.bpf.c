@@ -23,6 +23,8 @@
 #endif
 #define IPV4_ETHERTYPE 0x0800
 #define ETHERNET_BYTES 14
+#define TCP_SYN 2
+#define TCP_ACK 16
 
 char program_license[] SEC("license") = "Dual BSD/GPL";
 
@@ -256,6 +258,19 @@ done:
     return copied ? TCX_PASS_ON : TCX_DROP;
 }
 
+// Connection requests may fill an eighth of a ring: the rest is for those who are connected, whose frames would else be lost
+// in, or wait behind, as many as a flood brings. One that is dropped here comes again, as with a full backlog.
+static __always_inline int crowds_out(struct __sk_buff* skb, const struct hit* hit, __u32 header) {
+    __u8 flags = 0;
+    if (bpf_skb_load_bytes(skb, ETHERNET_BYTES + header + 13, &flags, 1)) return 0;
+    if ((flags & (TCP_SYN | TCP_ACK)) != TCP_SYN) return 0;
+    const __u32 data = 2 * hit->number;
+    void* ring = bpf_map_lookup_elem(&vma_rings, &data);
+    if (!ring) return 0;
+    return bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) >
+           bpf_ringbuf_query(ring, BPF_RB_RING_SIZE) / 8;
+}
+
 // Unreachable, time exceeded, parameter problem: what they quote is a packet that we sent.
 static __always_inline int icmp_error(struct __sk_buff* skb, __u32 offset) {
     struct {
@@ -303,9 +318,17 @@ SEC("tc") int vma_rx(struct __sk_buff* skb) {
     struct hit hit;
     if (!find_flow(head.ip.protocol, head.ip.dst, head.l4.dst, head.ip.src, head.l4.src, &hit))
         return TCX_PASS_ON;
-    if (!hit.connected && head.ip.protocol == IPPROTO_TCP &&
-        kernel_has_connection(skb, head.ip.src, head.l4.src, head.ip.dst, head.l4.dst))
-        return TCX_PASS_ON;
+    if (!hit.connected && head.ip.protocol == IPPROTO_TCP) {
+        if (kernel_has_connection(skb, head.ip.src, head.l4.src, head.ip.dst, head.l4.dst))
+            return TCX_PASS_ON;
+        if (crowds_out(skb, &hit, header)) {
+            if (hit.owner)
+                __sync_fetch_and_add(&hit.owner->dropped_full, 1);
+            else
+                __sync_fetch_and_add(&hit.slot->dropped_full, 1);
+            return TCX_DROP;
+        }
+    }
     return deliver(skb, &hit, 0);
 }
 

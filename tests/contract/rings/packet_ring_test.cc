@@ -143,6 +143,41 @@ TEST_F(PacketRingTest, kernel_tcp_super_frames_keep_the_stream) {
     for (int fd : {client, server, listener}) close(fd);
 }
 
+// A SYN flood that nobody reads: what follows it on the same listener's flow still finds room.
+TEST_F(PacketRingTest, connection_requests_leave_room_for_the_connected) {
+    Pool pool, sender_pool;
+    std::string why;
+    auto ring = open_ring(veth->b(), pool.pool, &why);
+    ASSERT_TRUE(ring) << why;
+    std::unique_ptr<Ring> owned(*ring);
+    auto other = open_ring(veth->a(), sender_pool.pool, &why);
+    ASSERT_TRUE(other) << why;
+    std::unique_ptr<Ring> sender(*other);
+    ASSERT_TRUE(owned->steer(flow(7002, 0, IPPROTO_TCP)));
+    constexpr unsigned kRequests = 20000, kTexts = 200;  // twice the ring; a fifth of it
+    FrameSpec spec = to_b(9002, 7002, 0);
+    spec.protocol = IPPROTO_TCP;
+    spec.tcp_flags = TH_SYN;
+    for (unsigned i = 0; i < kRequests; ++i) {
+        spec.src.port = uint16_t(10000 + i);
+        Frame f = build_frame(spec);
+        ASSERT_EQ(send_one(*sender, f.plain()), 0);
+    }
+    spec.tcp_flags = TH_ACK;
+    spec.payload = 1000;
+    for (unsigned i = 0; i < kTexts; ++i) {
+        Frame f = build_frame(spec);
+        ASSERT_EQ(send_one(*sender, f.plain()), 0);
+    }
+    unsigned requests = 0, texts = 0;
+    for (const Packet& p : receive(*owned, kRequests + kTexts, 500))
+        ++(p->data[14 + 20 + 13] == TH_SYN ? requests : texts);
+    EXPECT_EQ(texts, kTexts);
+    EXPECT_GT(requests, 500u);
+    EXPECT_LT(requests, 3000u);
+    EXPECT_EQ(requests + owned->counters().rx_dropped, kRequests);
+}
+
 enum class Share { nobody, owner_first, owner_last };
 
 class OwnerDies : public PacketRingTest, public testing::WithParamInterface<Share> {};
