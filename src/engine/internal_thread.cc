@@ -25,8 +25,8 @@
 namespace vma {
 namespace {
 
-// A shard counts as attended while its poll count moves between two looks, or while a thread of the program sleeps on it.
-constexpr Duration kAttendEvery = Duration::millis(10);
+// How often to look whether the program still polls its shards.
+constexpr Duration kAttendEvery = Shard::kBusyFor;
 constexpr Duration kAttendIdle =
     Duration::millis(250);  // threads of the program sleep on every shard, or nothing moves
 constexpr Duration kHousekeeping = Duration::millis(500);
@@ -84,8 +84,9 @@ struct Attendance {
 };
 
 void attend(Attendance& out) {
+    const Instant now = monotonic_now();
     for (Shard* shard : Runtime::shards()) {
-        switch (shard->look()) {
+        switch (shard->look(now)) {
             case Shard::Attended::busy:
                 out.active = true;
                 break;
@@ -105,11 +106,11 @@ void turn(Instant& next_housekeeping) {
     fds[count++] = {g_control.fd(), POLLIN, 0};
     // A negative descriptor is none to ppoll.
     fds[count++] = {rules_watch().fd(), POLLIN, 0};
-    Instant due = next_housekeeping;
+    Instant network_due = next_housekeeping;
     Runtime::for_each_space([&](NetSpace& space) {
         if (count + 3 > 90) return;
         fds[count++] = {space.monitor().fd(), POLLIN, 0};
-        if (space.monitor().due() < due) due = space.monitor().due();
+        if (space.monitor().due() < network_due) network_due = space.monitor().due();
         if (space.policy()) {
             if (space.policy()->netfilter_fd() >= 0)
                 fds[count++] = {space.policy()->netfilter_fd(), POLLIN, 0};
@@ -118,11 +119,12 @@ void turn(Instant& next_housekeeping) {
         }
     });
 
+    const nfds_t network_end = count;
     Attendance attendance;
     attend(attendance);
     const Instant now = monotonic_now();
     const Instant look = now + (attendance.active ? kAttendEvery : kAttendIdle);
-    if (look < due) due = look;
+    Instant due = look < network_due ? look : network_due;
     for (Shard* shard : Runtime::shards())
         if (shard->deadline() < due) due = shard->deadline();
     unsigned armed = 0;
@@ -155,9 +157,9 @@ void turn(Instant& next_housekeeping) {
         sys::read(g_control.fd(), &drained, sizeof drained);
         run_errand();
     }
-    bool network = monotonic_now() >= due;
+    bool network = monotonic_now() >= network_due;
     if (fds[1].revents && rules_watch().process()) Runtime::reload_rules(true);
-    for (nfds_t i = 2; i < count; i++) network |= fds[i].revents != 0;
+    for (nfds_t i = 2; i < network_end; i++) network |= fds[i].revents != 0;
     if (network) Runtime::follow_network();
     for (Shard* shard : Runtime::shards()) shard->run_deadlines();
     Runtime::tick();

@@ -147,12 +147,14 @@ void Shard::disarm() {
     if (--armed_ == 0 && ring_) ring_->disarm();
 }
 
-Shard::Attended Shard::look() {
+Shard::Attended Shard::look(Instant now) {
     const uint64_t polls = polls_.load(std::memory_order_relaxed);
     if (polls != polls_seen_) {
         polls_seen_ = polls;
-        return Attended::busy;
+        polled_at_ = now;
     }
+    // Not by the last look alone: two may be closer together than two polls of a program that works on what it got.
+    if (polled_at_.ns != 0 && now < polled_at_ + kBusyFor) return Attended::busy;
     return program_sleepers_.load(std::memory_order_relaxed) ? Attended::by_sleeper
                                                              : Attended::by_nobody;
 }

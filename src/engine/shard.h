@@ -106,9 +106,10 @@ class Shard {
     void deadline_moved(Instant at);  // [lease] the earliest deadline is now this one
     void neighbors_changed();         // takes the lease
 
-    // Who looks after the ring, as the internal thread sees it since its last look.
+    // Who looks after the ring, as the internal thread sees it. busy: the program polled within the last kBusyFor.
     enum class Attended : uint8_t { busy, by_sleeper, by_nobody };
-    Attended look();
+    static constexpr Duration kBusyFor = Duration::millis(10);
+    Attended look(Instant now);
 
     // Where the connections of this shard are found by somebody who has only the arena's memfd.
     const Arena& arena() const { return *arena_; }
@@ -152,7 +153,8 @@ class Shard {
     unsigned armed_ = 0;  // [lease] threads asleep on the ring, the internal one included
     std::atomic<uint32_t> program_sleepers_{0};
     std::atomic<uint64_t> polls_{0};  // by threads of the program
-    uint64_t polls_seen_ = 0;         // internal thread only
+    uint64_t polls_seen_ = 0;         // internal thread only, as the next
+    Instant polled_at_{};             // when it saw that the program had polled
     uint32_t empty_polls_ = 0;        // [lease]
     std::atomic<int64_t> deadline_ns_{Instant::never().ns};
 };
