@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "base/clock.h"
@@ -396,6 +397,36 @@ Outcome TcpSocket::send(int fd, const msghdr* msg, int flags) {
     return s.done > 0 ? partial(EINTR) : interrupted_call(timeout);
 }
 
+namespace {
+
+// Memory for what sendfile() reads, not the program's. One is kept for the next call: a mapping made and undone for each file
+// costs a web server's worker more than the file.
+class FilePiece {
+  public:
+    static constexpr size_t kBytes = 256 * 1024;
+    FilePiece() : memory_(spare_.exchange(nullptr, std::memory_order_acquire)) {
+        if (memory_) return;
+        memory_ =
+            sys::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (sys::failed(memory_)) memory_ = nullptr;
+    }
+    ~FilePiece() {
+        void* none = nullptr;
+        if (memory_ && !spare_.compare_exchange_strong(none, memory_, std::memory_order_release))
+            sys::munmap(memory_, kBytes);
+    }
+    FilePiece(const FilePiece&) = delete;
+    FilePiece& operator=(const FilePiece&) = delete;
+    void* memory() const { return memory_; }
+
+  private:
+    static std::atomic<void*> spare_;
+    void* memory_;
+};
+std::atomic<void*> FilePiece::spare_{nullptr};
+
+}  // namespace
+
 Outcome TcpSocket::sendfile(int fd, int in_fd, off_t* offset, size_t count) {
     if (state() == SocketState::kernel) {
         if (adoption_due()) (void)adopt(fd);
@@ -404,16 +435,16 @@ Outcome TcpSocket::sendfile(int fd, int in_fd, off_t* offset, size_t count) {
     if (state() != SocketState::offloaded) return Outcome::kernel();
     struct stat info;
     if (int(sys::raw(SYS_fstat, in_fd, sys::ptr(&info))) < 0) return Outcome::error(EBADF);
-    if ((sys::fcntl(in_fd, F_GETFL) & O_ACCMODE) == O_WRONLY) return Outcome::error(EBADF);
     // Which of the special files can be sent only the kernel knows.
     if (S_ISCHR(info.st_mode) && hand_back(Reason::unsupported_option)) return Outcome::kernel();
     if (!S_ISREG(info.st_mode) && !S_ISBLK(info.st_mode)) return Outcome::error(EINVAL);
-    if (count == 0) return Outcome::value(0);
-    constexpr size_t kPiece = 256 * 1024;
-    void* buffer = sys::mmap(nullptr, std::min(count, kPiece), PROT_READ | PROT_WRITE,
-                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (sys::failed(buffer)) return Outcome::error(ENOMEM);
-    const size_t room = std::min(count, kPiece);
+    if (count == 0)
+        return (sys::fcntl(in_fd, F_GETFL) & O_ACCMODE) == O_WRONLY ? Outcome::error(EBADF)
+                                                                    : Outcome::value(0);
+    const FilePiece piece;
+    if (piece.memory() == nullptr) return Outcome::error(ENOMEM);
+    void* const buffer = piece.memory();
+    const size_t room = std::min(count, FilePiece::kBytes);
     off_t at = offset ? *offset : off_t(sys::raw(SYS_lseek, in_fd, 0, SEEK_CUR));
     size_t done = 0;
     Outcome last = Outcome::value(0);
@@ -443,7 +474,6 @@ Outcome TcpSocket::sendfile(int fd, int in_fd, off_t* offset, size_t count) {
         at += last.v;
         if (last.v < got) break;
     }
-    sys::munmap(buffer, room);
     if (done > 0) {
         if (offset)
             *offset = at;
