@@ -131,6 +131,7 @@ TEST_F(Publisher, FileIsForOwnerAndGroupWhateverTheUmask) {
 TEST_F(Publisher, CountersArePublishedOnlyWhileAsked) {
     RowHandle row;
     set_socket(row, udp(1, Path::offloaded, Reason::none));
+    will_publish();
     EXPECT_FALSE(due(at_ms(1000)));
     std::string why;
     auto page = PageFile::open(directory, self(), &why);
@@ -160,6 +161,24 @@ TEST_F(Publisher, ARequestBeforeTheInternalThreadRunsIsToldApart) {
     EXPECT_EQ(page->request(), EAGAIN);
 }
 
+TEST_F(Publisher, AThreadThatIsThereBeforeThePageIsAskedAtOnce) {
+    will_publish();
+    RowHandle row;
+    set_socket(row, udp(1, Path::kernel, Reason::protocol));
+    std::string why;
+    auto page = PageFile::open(directory, self(), &why);
+    ASSERT_TRUE(page) << why;
+    EXPECT_EQ(page->request(), 0);
+}
+
+TEST_F(Publisher, ARingHasNoRowBeforeThereIsAPage) {
+    EXPECT_FALSE(set_ring(0, {}, {}, {}));
+    RowHandle row;
+    set_socket(row, udp(1, Path::kernel, Reason::protocol));
+    EXPECT_TRUE(set_ring(0, {}, {}, {}));
+    EXPECT_EQ(read().rings.at(0).in_use, 1u);
+}
+
 TEST_F(Publisher, ARequestForTheRulesIsAnsweredOnce) {
     EXPECT_EQ(reload_asked(), 0u);
     RowHandle row;
@@ -170,7 +189,7 @@ TEST_F(Publisher, ARequestForTheRulesIsAnsweredOnce) {
     EXPECT_EQ(reload_asked(), 0u);
     EXPECT_EQ(page->request_reload(),
               EAGAIN);  // no internal thread yet; the next socket() looks, too
-    due(at_ms(1));
+    will_publish();
     EXPECT_EQ(page->request_reload(), 0);
     const uint64_t asked = reload_asked();
     EXPECT_NE(asked, 0u);
