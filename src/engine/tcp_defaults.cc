@@ -7,8 +7,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
 
+#include "base/made_once.h"
 #include "base/sys.h"
 
 namespace vma {
@@ -75,9 +75,8 @@ tcp::FastOpenKeys read_fast_open_key() {
 }
 
 const Sysctls& sysctls() {
-    static Sysctls s;
-    static std::once_flag once;
-    std::call_once(once, [] {
+    static constinit MadeOnce<Sysctls> made;
+    return made.get([](Sysctls& s) {
         tcp::TcpConfig& c = s.config;
         c.timestamps = one("ipv4/tcp_timestamps", 1) != 0;
         c.window_scaling = one("ipv4/tcp_window_scaling", 1) != 0;
@@ -130,7 +129,6 @@ const Sysctls& sysctls() {
             s.ports = {uint16_t(range[0]), uint32_t(range[1] - range[0] + 1)};
         s.somaxconn = uint32_t(one("core/somaxconn", 4096));
     });
-    return s;
 }
 
 }  // namespace
@@ -153,9 +151,8 @@ tcp::TcpConfig tcp_defaults(const Options& options, const RingCaps& caps, uint32
 }
 
 tcp::TcpBudget& tcp_budget(const Options& options) {
-    static tcp::TcpBudget budget;
-    static std::once_flag once;
-    std::call_once(once, [&] {
+    static constinit MadeOnce<tcp::TcpBudget> made;
+    return made.get([&](tcp::TcpBudget& budget) {
         const long* pages = sysctls().memory;
         if (const uint64_t limit = uint64_t(options.tcp_mem_limit) * 1024)
             budget.set_limits(limit / 2, limit / 4 * 3, limit);
@@ -163,7 +160,6 @@ tcp::TcpBudget& tcp_budget(const Options& options) {
             budget.set_limits(uint64_t(pages[0]) * 4096, uint64_t(pages[1]) * 4096,
                               uint64_t(pages[2]) * 4096);
     });
-    return budget;
 }
 
 uint32_t listen_backlog_limit() { return sysctls().somaxconn; }
@@ -171,14 +167,13 @@ uint32_t listen_backlog_limit() { return sysctls().somaxconn; }
 uint32_t fast_open_bits() { return sysctls().config.fast_open; }
 
 tcp::FastOpenKeys fast_open_keys() {
-    static const tcp::FastOpenKeys own = [] {
-        tcp::FastOpenKeys keys;
+    static constinit MadeOnce<tcp::FastOpenKeys> own;
+    const tcp::FastOpenKeys kernels = read_fast_open_key();
+    if (kernels.count > 0) return kernels;
+    return own.get([](tcp::FastOpenKeys& keys) {
         if (getrandom(keys.words[0], sizeof keys.words[0], 0) == sizeof keys.words[0])
             keys.count = 1;
-        return keys;
-    }();
-    const tcp::FastOpenKeys kernels = read_fast_open_key();
-    return kernels.count > 0 ? kernels : own;
+    });
 }
 
 uint32_t half_open_limit() { return sysctls().max_half_open; }
