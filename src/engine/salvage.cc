@@ -119,6 +119,9 @@ unsigned Salvage::walk(Instant now, void (*fn)(void*, const Found&), void* conte
             found.address = c;
             found.snapshot = s;
             found.waiting = copy->listener != nullptr;
+            uint8_t steered;  // the byte may be no bool
+            std::memcpy(&steered, &copy->steered, 1);
+            found.steered = steered != 0;
             fn(context, found);
         });
     return sound ? nonsense : nonsense + 1;

@@ -55,6 +55,7 @@ class Salvage {
         const TcpConnection* address = nullptr;
         tcp::Snapshot snapshot;
         bool waiting = false;  // in an accept queue: the program never saw it
+        bool steered = false;  // has a flow of its own, else its listener's covers it
     };
     // Calls found(const Found&) for every connection that the kernel could carry on. How many records were nonsense.
     template <class Fn>

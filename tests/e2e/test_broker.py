@@ -14,11 +14,16 @@ import case
 from netns import eventually
 
 PORT = 7300
+FIN_WAIT_1 = 4  # of TCP_INFO
 
 
 def pattern(n, seed=0):
     block = bytes((i * 31 + (i >> 8) + seed) & 0xff for i in range(1 << 16))
     return (block * (n // len(block) + 1))[:n]
+
+
+def state_of(s):
+    return s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
 
 
 def brokers(space):
@@ -120,6 +125,66 @@ class Rescue(BrokerCase):
         for i, client in enumerate(clients):
             self.assertEqual(self.read_all(client), b"hello %d" % i)
         self.all_gone()
+
+    def stopped_in_between(self, broker, clients):
+        """Stops the broker, whose client has just been killed, before it answers the process that restores the connections,
+        and waits until that one has them all. False: the stop came too late, all is over."""
+        try:
+            with open(f"/proc/{broker}/task/{broker}/children", "rb", buffering=0) as children:
+                deadline = time.monotonic() + 10
+                while not (child := os.pread(children.fileno(), 100, 0).split()) and time.monotonic() < deadline:
+                    pass
+            os.kill(broker, signal.SIGSTOP)
+            self.assertTrue(child, "nobody restores anything")
+
+            def over():
+                with open(f"/proc/{int(child[0])}/stat", "rb") as f:
+                    return f.read().rsplit(b")", 1)[1].split()[0] == b"Z"
+
+            eventually(lambda: over() or all(map(self.in_the_kernel, clients)), 10)
+            return not over()
+        except (ProcessLookupError, FileNotFoundError):
+            return False
+
+    def let_go_on(self, broker):
+        try:
+            os.kill(broker, signal.SIGCONT)
+        except ProcessLookupError:
+            pass
+
+    def fins_while_restored(self, connections):
+        """Whether the kernel took a FIN while the connections of a killed server were being restored; None: it was too quick."""
+        server = self.python(self.b, "broker_many.py", self.b.ip, self.port, connections, start=True, preload=True)
+        server.expect(r"\bready\b")
+        self.b.wait_served(self.port, server)
+        clients = [self.client() for _ in range(connections)]
+        server.expect(f"accepted {connections}")
+        [broker] = brokers(self.b)
+        heard = None
+        server.send_signal(signal.SIGKILL)
+        try:
+            if self.stopped_in_between(broker, clients):
+                for client in clients:
+                    client.shutdown(socket.SHUT_WR)
+                heard = eventually(lambda: any(state_of(c) != FIN_WAIT_1 for c in clients), 0.5)
+        finally:
+            self.let_go_on(broker)
+        self.assertEqual(server.wait(5, output=False), -9)
+        for i, client in enumerate(clients):
+            self.assertEqual(self.read_all(client), b"hello %d" % i)
+            client.close()
+        self.all_gone()
+        return heard
+
+    def test_nothing_reaches_a_socket_that_is_being_restored(self):
+        # They are young: none has a flow of its own, their listener's covers them all.
+        for _ in range(8):
+            heard = self.fins_while_restored(100)
+            if heard is not None:
+                self.assertFalse(heard, "the kernel took a FIN")
+                return self.no_resets()
+            self.port += 1
+        self.fail("the broker was never stopped in time")
 
     def test_exec_ends_what_it_closes(self):
         server = self.serve("exec")

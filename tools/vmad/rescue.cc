@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/sys.h"
+#include "dev/packet/hook.h"
 #include "engine/salvage.h"
 #include "repair/repair.h"
 #include "vmad/socket_facts.h"
@@ -57,13 +58,49 @@ class Work {
 
   private:
     void restore(const Salvage& salvage, const Salvage::Found& found, bool damaged);
+    void own_flow(const vma::tcp::Snapshot& s);
     const HeldTwin* held_for(const Salvage::Found& found) const;
     bool fill(const Salvage& salvage, const Salvage::Found& found, Restored& r);
 
     const Estate& estate_;
     std::vector<Restored> restored_;
     size_t bytes_ = 0;
+    vma::Hook* hook_ = nullptr;  // of the arena in work
+    uint32_t slot_ = 0;
 };
+
+// The hook of a dead ring, whose slot the broker keeps, as this process's: the broker's mappings of the tables are not
+// inherited. Null: it cannot be had.
+class HookHere {
+  public:
+    explicit HookHere(const vma::broker::Watch& ring) {
+        const auto opened = vma::Hook::open(int(ring.ifindex), nullptr);
+        if (!opened) return;
+        hook_ = *opened;
+        usable_ = hook_->shared() && hook_->owns(ring.slot, ring.token);
+    }
+    ~HookHere() {
+        if (hook_) hook_->close();
+    }
+    HookHere(const HookHere&) = delete;
+    HookHere& operator=(const HookHere&) = delete;
+    vma::Hook* get() const { return usable_ ? hook_ : nullptr; }
+
+  private:
+    vma::Hook* hook_ = nullptr;
+    bool usable_ = false;
+};
+
+// Under its listener's flow the hook lets the kernel have the segments of a connection as soon as it knows it: a
+// half-restored one would take and acknowledge them. It goes with the others of the slot. If it cannot be had, all stays as it is.
+void Work::own_flow(const vma::tcp::Snapshot& s) {
+    if (hook_ == nullptr) return;
+    vma::FlowKey key;
+    key.local = s.local;
+    key.remote = s.remote;
+    key.protocol = IPPROTO_TCP;
+    (void)hook_->steer(slot_, key);
+}
 
 // The dead process's mapping of its arena, at the address it had there. Null: it cannot be had.
 void* map_arena(const WatchedArena& a, size_t* bytes) {
@@ -155,6 +192,7 @@ void Work::restore(const Salvage& salvage, const Salvage::Found& found, bool dam
             return;
         }
     }
+    if (!found.steered) own_flow(r.snapshot);
     if (!vma::repair_restore(r.fd, r.snapshot, r.queues(), r.options)) {
         counters.lost++;
         if (!r.held) ::close(r.fd);
@@ -187,9 +225,13 @@ void Work::restore_all(const WatchedArena& arena) {
         return;
     }
     const bool damaged = salvage.was_held();
+    const HookHere hook(arena.facts);
+    hook_ = hook.get();
+    slot_ = arena.facts.slot;
     counters.nonsense += salvage.for_each(vma::monotonic_now(), [&](const Salvage::Found& found) {
         restore(salvage, found, damaged);
     });
+    hook_ = nullptr;
 }
 
 void Work::let_go() {
