@@ -61,7 +61,7 @@ bool Socket::share_answered() const {
     const ShareRecord* record = share();
     return record == nullptr ||  // another thread has settled it
            record->serial.load(std::memory_order_acquire) != share_serial_ ||
-           record->done.load(std::memory_order_acquire) != 0;
+           record->done.load(std::memory_order_acquire) != ShareRecord::kOpen;
 }
 
 void Socket::take_share(Shard& shard) {
@@ -72,7 +72,7 @@ void Socket::take_share(Shard& shard) {
     record->forks = forks_so_far();
     record->owner_pid.store(uint32_t(sys::getpid()), std::memory_order_relaxed);
     record->request.store(0, std::memory_order_relaxed);
-    record->done.store(0, std::memory_order_relaxed);
+    record->done.store(ShareRecord::kOpen, std::memory_order_relaxed);
     share_serial_ = record->serial.load(std::memory_order_relaxed);
     share_.store(record, std::memory_order_release);
 }
@@ -82,18 +82,24 @@ void Socket::give_share() {
     ShareRecord* record = share_.exchange(nullptr);
     if (record == nullptr) return;
     record->serial.fetch_add(1, std::memory_order_release);
-    record->done.store(1, std::memory_order_release);
+    record->done.store(ShareRecord::kDone, std::memory_order_release);
     sys::futex(reinterpret_cast<volatile uint32_t*>(&record->done), 1 /* FUTEX_WAKE */, INT32_MAX);
     Shard& shard = *record->shard;
     LeaseGuard lease(shard.lease());
     shard.give_record(record);
 }
 
-void Socket::answer_share() {
+void Socket::answer_share(bool moved) {
     ShareRecord* record = share();
     if (record == nullptr) return;
-    record->done.store(1, std::memory_order_release);
+    record->request.store(0, std::memory_order_relaxed);
+    record->done.store(moved ? ShareRecord::kDone : ShareRecord::kRefused,
+                       std::memory_order_release);
     sys::futex(reinterpret_cast<volatile uint32_t*>(&record->done), 1 /* FUTEX_WAKE */, INT32_MAX);
+}
+
+void Socket::reopen_share() {
+    if (ShareRecord* record = share()) record->done.store(ShareRecord::kOpen);
 }
 
 void fork_in_parent_before(bool only_exec) {
@@ -149,9 +155,9 @@ void inherit(Object& object) {
     if (socket.state() == SocketState::offloaded && share != nullptr) {
         Instant deadline = monotonic_now() + kOwnerAnswers;
         bool orphaned = false;
-        share->request.store(1, std::memory_order_release);
-        const uint64_t one = 1;
-        if (g_parent_control.valid()) sys::write(g_parent_control.fd(), &one, sizeof one);
+        // What another child was refused may be possible now.
+        uint32_t refused = ShareRecord::kRefused;
+        share->done.compare_exchange_strong(refused, ShareRecord::kOpen);
         while (!socket.share_answered() && monotonic_now() < deadline) {
             if (!orphaned && !process_alive(share->owner_pid.load(std::memory_order_relaxed), 0)) {
                 // Only the broker can still give the connection to this process.
@@ -159,6 +165,10 @@ void inherit(Object& object) {
                 orphaned = true;
                 deadline = monotonic_now() + kBrokerAnswers;
             }
+            // Again if an answer to somebody else has taken it away.
+            const uint64_t one = 1;
+            if (share->request.exchange(1) == 0 && g_parent_control.valid())
+                sys::write(g_parent_control.fd(), &one, sizeof one);
             const timespec slice{0, 10'000'000};
             sys::futex(reinterpret_cast<volatile uint32_t*>(&share->done), 0 /* FUTEX_WAIT */, 0,
                        &slice);
@@ -173,9 +183,8 @@ void serve_children() {
     for_each_own_socket([](Socket& socket, int) {
         ShareRecord* share = socket.share();
         if (share == nullptr || share->request.load(std::memory_order_acquire) == 0) return;
-        if (share->done.load(std::memory_order_relaxed)) return;
-        (void)socket.hand_back(Reason::fork);
-        socket.answer_share();
+        if (share->done.load(std::memory_order_relaxed) != ShareRecord::kOpen) return;
+        socket.answer_share(socket.hand_back(Reason::fork));
     });
 }
 

@@ -17,8 +17,10 @@ namespace vma::sock {
 // In the shard arena, so that owner and children see the same words. A socket has one from its first fork (TCP) or flow (UDP)
 // until it is gone; the next one gets it then under another serial number, while children may still look at it.
 struct ShareRecord {
-    std::atomic<uint32_t> request{0};  // a child wants the socket handed back
-    std::atomic<uint32_t> done{0};     // the owner has done it; futex
+    // `done`, which is a futex. Refused: the connection could not move just then; whoever asks next takes it back.
+    enum : uint32_t { kOpen, kDone, kRefused };
+    std::atomic<uint32_t> request{0};   // a child wants the socket handed back
+    std::atomic<uint32_t> done{kOpen};  // the owner's answer
     std::atomic<uint32_t> owner_pid{0};
     std::atomic<uint32_t> serial{0};  // counts the sockets that have had it
     uint32_t forks = 0;               // of the owner when the socket got it

@@ -87,8 +87,10 @@ class Socket : public Pollable {
     ShareRecord* share() const { return share_.load(std::memory_order_acquire); }
     // In a child: has the owner handed the socket back, or is it through with it?
     bool share_answered() const;
-    // In the owner: children that wait may use the twin.
-    void answer_share();
+    // In the owner: children that wait may use the twin. It is the kernel's now, or cannot become that at the moment.
+    void answer_share(bool moved);
+    // In the owner: the socket is the library's again. Children that use it from here on ask.
+    void reopen_share();
 
   protected:
     ~Socket() = default;

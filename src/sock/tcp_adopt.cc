@@ -253,6 +253,7 @@ Reason TcpSocket::read_in(int fd, Way& way) {
     write_shutdown_.store(s.fin_queued, std::memory_order_relaxed);
     reason_.store(Reason::none, std::memory_order_relaxed);
     phase_.store(Phase::connected, std::memory_order_release);
+    reopen_share();
     update_ready();
     state_.store(SocketState::offloaded, std::memory_order_release);
     shard.tcp().flush(monotonic_now());

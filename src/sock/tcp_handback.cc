@@ -123,7 +123,7 @@ bool TcpSocket::hand_back_connection(Reason why) {
     end_custody(custody);
     become_kernel(why);
     // A forked child may be waiting for just this, and a parent that exits does not get to serve_children() again.
-    answer_share();
+    answer_share(true);
     return true;
 }
 

@@ -76,7 +76,7 @@ bool UdpSocket::hand_back(Reason why) {
     move_queue_to_twin();
     finish_hand_back_if_drained();
     // A forked child may be waiting for just this.
-    answer_share();
+    answer_share(true);
     return true;
 }
 

@@ -83,10 +83,32 @@ TEST_F(ShareTest, AChildIsToldOfTheEnd) {
     owner.fork(*shard_);
     child.copy_share(owner);
     EXPECT_FALSE(child.share_answered());
-    owner.answer_share();
+    owner.answer_share(true);
     EXPECT_TRUE(child.share_answered());
     owner.teardown();
     EXPECT_TRUE(child.share_answered());
+}
+
+TEST_F(ShareTest, ARefusalIsAnAnswerAndTheSocketIsNotGivenUp) {
+    PlainSocket owner, child;
+    owner.fork(*shard_);
+    child.copy_share(owner);
+    owner.share()->request.store(1);
+    owner.answer_share(false);
+    EXPECT_TRUE(child.share_answered());
+    EXPECT_EQ(owner.share()->done.load(), uint32_t(ShareRecord::kRefused));
+    EXPECT_EQ(owner.share()->request.load(), 0u) << "served already";
+    owner.teardown();
+}
+
+TEST_F(ShareTest, ASocketThatIsBackIsAskedForAgain) {
+    PlainSocket owner, child;
+    owner.fork(*shard_);
+    owner.answer_share(true);
+    owner.reopen_share();
+    child.copy_share(owner);
+    EXPECT_FALSE(child.share_answered());
+    owner.teardown();
 }
 
 // The words have another socket, which nobody has handed back: that is no answer to wait for.
@@ -106,7 +128,7 @@ TEST_F(ShareTest, OneForAllForksOfASocket) {
     PlainSocket s;
     s.fork(*shard_);
     ShareRecord* const words = s.share();
-    s.answer_share();
+    s.answer_share(true);
     s.fork(*shard_);
     EXPECT_EQ(s.share(), words);
     EXPECT_EQ(words->done.load(), 1u);
