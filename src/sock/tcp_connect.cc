@@ -47,8 +47,18 @@ void TcpSocket::apply_options(tcp::TcpConfig& c) const {
 Outcome TcpSocket::bind(int fd, const sockaddr* addr, socklen_t len) {
     std::lock_guard guard(control_);
     if (state() == SocketState::kernel) return Outcome::kernel();
-    // The twin of an accepted connection would take what the connection may not.
-    if (accepted_ && connection_) return Outcome::error(EINVAL);
+    // The twin of an accepted connection would take what the connection may not, before it has ended; then Linux has no port for
+    // it either.
+    if (accepted_ && connection_) {
+        {
+            LeaseGuard lease(shard_->lease());
+            shard_->poll();
+            const tcp::State now = connection_->tcb.state;
+            if (now != tcp::State::CLOSED && now != tcp::State::TIME_WAIT)
+                return Outcome::error(EINVAL);
+        }
+        end_custody(in_custody());  // which goes by the name that changes now
+    }
     const int result = sys::bind(fd, addr, len);
     if (result < 0) return Outcome::error(-result);
     bound_ = true;

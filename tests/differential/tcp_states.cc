@@ -145,6 +145,31 @@ void state_closed_by_both::b() {
     step("over");
 }
 
+BEHAVIOUR(state_closed_binds, "what bind() and listen() say once the connection has ended");
+void state_closed_binds::a() {
+    const int s = connected();
+    step("fin");
+    SEE(until(s, POLLRDHUP));
+    SEE(shutdown(s, SHUT_WR));
+    SEE(until_state(s, TCP_CLOSE));
+    SEE(bind_any(s, "any"));
+    SEE(bind_any(s, "any"));
+    SEE(listen(s, 1));
+    step("over");
+}
+void state_closed_binds::b() {
+    const int s = connected();
+    shutdown(s, SHUT_WR);
+    SEE(bind_any(s, "any"));
+    step("fin");
+    SEE(until(s, POLLHUP));
+    SEE(until_state(s, TCP_CLOSE));
+    SEE(bind_any(s, "any"));
+    SEE(bind_any(s, "any"));
+    SEE(listen(s, 1));
+    step("over");
+}
+
 BEHAVIOUR(state_closed_connects, "a socket whose connection has ended connects again by AF_UNSPEC");
 void state_closed_connects::a() {
     const int s = connected();
