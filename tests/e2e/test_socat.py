@@ -69,7 +69,7 @@ class Socat(ProgramCase):
                 with open(source, "rb") as f:
                     words = f.read()
                 for i in range(times):
-                    line = " ".join([*ends.words("client"), "socat", "-T", "0.5", "-", f"UDP:{self.b.ip}:{self.port}"])
+                    line = " ".join([*ends.words("client"), "socat", "-t", "2", "-T", "2", "-", f"UDP:{self.b.ip}:{self.port}"])
                     done = self.a.run(["bash", "-c", f"{line} < {source}"], timeout=20)
                     self.assertEqual(done.out.encode(), words, f"{i}: {done}\n{server.out}")
                 self.assertTrue(server.running(), server.out)
