@@ -64,6 +64,19 @@ bool Socket::share_answered() const {
            record->done.load(std::memory_order_acquire) != ShareRecord::kOpen;
 }
 
+// With the serial number: the words may have another socket by now, which nobody asks for.
+bool Socket::ask_share() const {
+    ShareRecord* record = share();
+    return record != nullptr && record->request.exchange(share_serial_ + 1) != share_serial_ + 1;
+}
+
+bool Socket::share_asked() const {
+    const ShareRecord* record = share();
+    return record != nullptr &&
+           record->request.load(std::memory_order_acquire) == share_serial_ + 1 &&
+           record->done.load(std::memory_order_relaxed) == ShareRecord::kOpen;
+}
+
 void Socket::take_share(Shard& shard) {
     if (share()) return;
     auto* record = shard.take_record<ShareRecord>();
@@ -167,7 +180,7 @@ void inherit(Object& object) {
             }
             // Again if an answer to somebody else has taken it away.
             const uint64_t one = 1;
-            if (share->request.exchange(1) == 0 && g_parent_control.valid())
+            if (socket.ask_share() && g_parent_control.valid())
                 sys::write(g_parent_control.fd(), &one, sizeof one);
             const timespec slice{0, 10'000'000};
             sys::futex(reinterpret_cast<volatile uint32_t*>(&share->done), 0 /* FUTEX_WAIT */, 0,
@@ -181,9 +194,7 @@ void inherit(Object& object) {
 void serve_children() {
     if (g_forks.load(std::memory_order_relaxed) == 0) return;
     for_each_own_socket([](Socket& socket, int) {
-        ShareRecord* share = socket.share();
-        if (share == nullptr || share->request.load(std::memory_order_acquire) == 0) return;
-        if (share->done.load(std::memory_order_relaxed) != ShareRecord::kOpen) return;
+        if (!socket.share_asked()) return;
         socket.answer_share(socket.hand_back(Reason::fork));
     });
 }

@@ -19,7 +19,7 @@ namespace vma::sock {
 struct ShareRecord {
     // `done`, which is a futex. Refused: the connection could not move just then; whoever asks next takes it back.
     enum : uint32_t { kOpen, kDone, kRefused };
-    std::atomic<uint32_t> request{0};   // a child wants the socket handed back
+    std::atomic<uint32_t> request{0};   // serial + 1: a child wants the socket handed back
     std::atomic<uint32_t> done{kOpen};  // the owner's answer
     std::atomic<uint32_t> owner_pid{0};
     std::atomic<uint32_t> serial{0};  // counts the sockets that have had it

@@ -85,8 +85,11 @@ class Socket : public Pollable {
     virtual void become_twin_in_child() = 0;
     // Words that a forked child shares with the owner (fork.h), or null.
     ShareRecord* share() const { return share_.load(std::memory_order_acquire); }
-    // In a child: has the owner handed the socket back, or is it through with it?
+    // In a child: the owner shall hand the socket back; false: that is said already. Has he, or is he through with it?
+    bool ask_share() const;
     bool share_answered() const;
+    // In the owner: does a child wait for an answer?
+    bool share_asked() const;
     // In the owner: children that wait may use the twin. It is the kernel's now, or cannot become that at the moment.
     void answer_share(bool moved);
     // In the owner: the socket is the library's again. Children that use it from here on ask.

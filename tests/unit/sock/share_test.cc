@@ -111,6 +111,27 @@ TEST_F(ShareTest, ASocketThatIsBackIsAskedForAgain) {
     owner.teardown();
 }
 
+// Nor does what it asks for reach him.
+TEST_F(ShareTest, AChildAsksForItsOwnSocketOnly) {
+    PlainSocket owner, child, next;
+    owner.fork(*shard_);
+    child.copy_share(owner);
+    EXPECT_TRUE(child.ask_share());
+    EXPECT_FALSE(child.ask_share());
+    EXPECT_TRUE(owner.share_asked());
+    owner.teardown();
+    next.fork(*shard_);
+    ASSERT_EQ(next.share(), child.share());
+    EXPECT_FALSE(next.share_asked());
+    (void)child.ask_share();
+    EXPECT_FALSE(next.share_asked());
+    EXPECT_TRUE(next.ask_share());
+    EXPECT_TRUE(next.share_asked());
+    next.answer_share(true);
+    EXPECT_FALSE(next.share_asked());
+    next.teardown();
+}
+
 // The words have another socket, which nobody has handed back: that is no answer to wait for.
 TEST_F(ShareTest, AChildDoesNotWaitForTheNextOwner) {
     PlainSocket owner, child, next;
