@@ -56,7 +56,7 @@ Result<uint32_t> Hook::claim(int data_ring, int doorbell_ring, int owner_page, u
         uint32_t free = 0;
         if (!std::atomic_ref(s.owner).compare_exchange_strong(free, token)) continue;
         s.sleeping = 0;
-        s.dropped_full = s.dropped_long = s.doorbells = 0;
+        s.dropped_full = s.dropped_long = s.doorbells = s.read = 0;
         s.pid = uint32_t(sys::getpid());
         const uint32_t keys[2] = {2 * n, 2 * n + 1};
         const int32_t fds[2] = {data_ring, doorbell_ring};
@@ -192,6 +192,7 @@ Status Hook::gate_flows(uint32_t slot, int owner_page, Gates& gates) {
     page.dropped_full = s.dropped_full;
     page.dropped_long = s.dropped_long;
     page.doorbells = s.doorbells;
+    page.read = s.read;
     page.sleeping = 1;  // somebody may sleep: one ring of the doorbell too many does no harm
     struct Found {
         vma_flow_key key;

@@ -5,7 +5,7 @@
 #include <linux/types.h>
 
 #define VMA_HOOK_MAGIC 0x766d6172u /* "vmar" */
-#define VMA_HOOK_VERSION 3u
+#define VMA_HOOK_VERSION 4u
 
 /* Slots 1..VMA_SLOTS-1 are rings; entry 0 of the slot table is the hook's head. */
 #define VMA_SLOTS 512
@@ -51,19 +51,22 @@ struct vma_slot {
     __u64 dropped_full;
     __u64 dropped_long;
     __u64 doorbells;
-    __u64 zero2[5];
+    __u64
+        read; /* by the owner, now and then: data ring position behind what it has taken, whether it is free or not */
+    __u64 zero2[4];
 };
 
 /* What the owner of a ring has in place of the tables when it may not write them (it has given up its privileges, or never
  * had them; a broker writes the flows): a map of its own, by slot in vma_owners. It takes a flow back by changing the gate's
- * value, without asking anybody. `sleeping` and the counters are the slot's. */
+ * value, without asking anybody. The other fields are the slot's. */
 struct vma_owner {
     __u32 sleeping;
     __u32 zero[15];
     __u64 dropped_full;
     __u64 dropped_long;
     __u64 doorbells;
-    __u64 zero2[5];
+    __u64 read;
+    __u64 zero2[4];
     __u32 gates[VMA_GATES];
 };
 

@@ -267,8 +267,10 @@ static __always_inline int crowds_out(struct __sk_buff* skb, const struct hit* h
     const __u32 data = 2 * hit->number;
     void* ring = bpf_map_lookup_elem(&vma_rings, &data);
     if (!ring) return 0;
-    return bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) >
-           bpf_ringbuf_query(ring, BPF_RB_RING_SIZE) / 8;
+    // What the owner has taken and not given back is not counted: an application may leave it for as long as it likes.
+    const __u64 unread = bpf_ringbuf_query(ring, BPF_RB_PROD_POS) -
+                         (hit->owner ? hit->owner->read : hit->slot->read);
+    return unread > bpf_ringbuf_query(ring, BPF_RB_RING_SIZE) / 8;
 }
 
 // Unreachable, time exceeded, parameter problem: what they quote is a packet that we sent.

@@ -178,6 +178,38 @@ TEST_F(PacketRingTest, connection_requests_leave_room_for_the_connected) {
     EXPECT_EQ(requests + owned->counters().rx_dropped, kRequests);
 }
 
+// What an application does not read keeps room of the ring, but no connection from being made.
+TEST_F(PacketRingTest, connection_requests_pass_what_nobody_gives_back) {
+    Pool pool, sender_pool;
+    std::string why;
+    auto ring = open_ring(veth->b(), pool.pool, &why);
+    ASSERT_TRUE(ring) << why;
+    std::unique_ptr<Ring> owned(*ring);
+    auto other = open_ring(veth->a(), sender_pool.pool, &why);
+    ASSERT_TRUE(other) << why;
+    std::unique_ptr<Ring> sender(*other);
+    ASSERT_TRUE(owned->steer(flow(7002, 0, IPPROTO_TCP)));
+    FrameSpec spec = to_b(9002, 7002, 0);
+    spec.protocol = IPPROTO_TCP;
+    spec.tcp_flags = TH_ACK;
+    spec.payload = 1000;
+    std::vector<Packet> kept;
+    for (unsigned i = 0; i < 300;
+         ++i) {  // more than an eighth of the ring, less than is moved away
+        Frame f = build_frame(spec);
+        ASSERT_EQ(send_one(*sender, f.plain()), 0);
+        std::vector<Packet> came = receive(*owned, 1, 500);
+        ASSERT_EQ(came.size(), 1u);
+        if (kept.empty()) kept.push_back(std::move(came[0]));
+    }
+    spec.tcp_flags = TH_SYN;
+    spec.payload = 0;
+    Frame request = build_frame(spec);
+    ASSERT_EQ(send_one(*sender, request.plain()), 0);
+    EXPECT_EQ(receive(*owned, 1, 500).size(), 1u);
+    EXPECT_EQ(owned->counters().rx_dropped, 0u);
+}
+
 enum class Share { nobody, owner_first, owner_last };
 
 class OwnerDies : public PacketRingTest, public testing::WithParamInterface<Share> {};
