@@ -1,8 +1,11 @@
 """fork with live TCP connections: the child, the parent or both go on with them; every byte arrives (issue: hand-back)."""
 
 import os
+import re
+import shutil
 import socket
 import sys
+import tempfile
 import threading
 import unittest
 
@@ -39,9 +42,11 @@ class Forked(case.NetCase):
         self.assertEqual(len(back), len(data))
         self.assertEqual(bytes(back), data)
 
-    def served(self, kind, connections):
-        server = self.python(self.b, "tcp_fork_server.py", kind, self.b.ip, PORT, connections, start=True, preload=True)
+    def served(self, kind, connections, prefix=()):
+        server = self.python(self.b, "tcp_fork_server.py", kind, self.b.ip, PORT, connections, start=True, preload=True,
+                             prefix=prefix)
         server.expect("ready")
+        self.b.wait_served(PORT, server)
         for i in range(connections):
             self.exchange(i)
         server.expect("done", 20)
@@ -55,6 +60,22 @@ class Forked(case.NetCase):
 
     def test_parent_goes_on_beside_commands(self):
         self.served("system", 4)
+
+    def test_strace_shows_the_hand_back(self):
+        """The server forks with a live connection: strace sees it put into its twin, the client nothing."""
+        folder = tempfile.mkdtemp(prefix="vt-strace-")
+        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+        resets = self.b.counters("Tcp")["OutRsts"]
+        # -D: the server is our child, not strace's.
+        self.served("both", 1, ["strace", "-D", "-f", "-qq", "-e", "trace=fork,vfork,clone,clone3,setsockopt,connect,shutdown",
+                                "-o", f"{folder}/calls"])
+        with open(f"{folder}/calls") as f:
+            calls = f.read()
+        # The last of them: the broker is started and asked before.
+        fork = calls.rfind("|SIGCHLD, child_tidptr", 0, calls.find("TCP_REPAIR, [1], 4"))
+        self.assertGreater(fork, 0, calls)
+        self.assertRegex(calls[fork:], re.compile(r"TCP_REPAIR, \[1\], 4.*connect\(.*TCP_REPAIR_WINDOW.*TCP_REPAIR, \[0\], 4", re.S))
+        self.assertEqual(self.b.counters("Tcp")["OutRsts"], resets)
 
     def listener(self, backlog):
         s = self.a.socket(socket.AF_INET, socket.SOCK_STREAM)
