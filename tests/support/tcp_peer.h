@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -186,8 +187,8 @@ struct Conn {
         return n;
     }
     std::string receive(size_t most = 1 << 20) {
-        std::string s(most, 0);
-        s.resize(read(t, s.data(), most, now, fresh()));
+        std::string s(std::min<size_t>(most, std::max(unread_bytes(t), 1u)), 0);
+        s.resize(read(t, s.data(), s.size(), now, fresh()));
         note();
         return s;
     }
