@@ -57,6 +57,8 @@ class Java(ProgramCase):
                 port = next(ports)
                 server = self.b.start([*java, "server", self.b.ip, port], env=ends.env("server"))
                 server.expect("ready", 30)
+                if "server" in ends:
+                    self.b.wait_served(port, server, 30)
                 with self.segments(ends, least=1000):
                     done = self.a.run([*java, "client", self.b.ip, port, 100, 300_000, 1], env=ends.env("client"), timeout=90)
                 self.assertEqual((done.rc, done.out.splitlines()[-1:]), (0, ["good"]), f"{done.out}\n{server.out}")
