@@ -216,6 +216,14 @@ static __always_inline void wake(__u32* sleeping, __u64* doorbells, __u32 slot) 
         goto done;                                                            \
     }
 
+static __always_inline int drop_full(const struct hit* hit) {
+    if (hit->owner)
+        __sync_fetch_and_add(&hit->owner->dropped_full, 1);
+    else
+        __sync_fetch_and_add(&hit->slot->dropped_full, 1);
+    return TCX_DROP;
+}
+
 // Copies the frame to the flow's ring. A full ring drops it, as a full socket buffer would.
 static __always_inline int deliver(struct __sk_buff* skb, const struct hit* hit, int copied) {
     struct vma_slot* s = hit->slot;
@@ -244,12 +252,7 @@ static __always_inline int deliver(struct __sk_buff* skb, const struct hit* hit,
         __sync_fetch_and_add(&s->dropped_long, 1);
     return TCX_DROP;
 full:
-    if (copied) return TCX_PASS_ON;
-    if (owner)
-        __sync_fetch_and_add(&owner->dropped_full, 1);
-    else
-        __sync_fetch_and_add(&s->dropped_full, 1);
-    return TCX_DROP;
+    return copied ? TCX_PASS_ON : drop_full(hit);
 done:
     if (owner)
         wake(&owner->sleeping, &owner->doorbells, slot);
@@ -323,13 +326,7 @@ SEC("tc") int vma_rx(struct __sk_buff* skb) {
     if (!hit.connected && head.ip.protocol == IPPROTO_TCP) {
         if (kernel_has_connection(skb, head.ip.src, head.l4.src, head.ip.dst, head.l4.dst))
             return TCX_PASS_ON;
-        if (crowds_out(skb, &hit, header)) {
-            if (hit.owner)
-                __sync_fetch_and_add(&hit.owner->dropped_full, 1);
-            else
-                __sync_fetch_and_add(&hit.slot->dropped_full, 1);
-            return TCX_DROP;
-        }
+        if (crowds_out(skb, &hit, header)) return drop_full(&hit);
     }
     return deliver(skb, &hit, 0);
 }
