@@ -143,32 +143,42 @@ TEST_F(PacketRingTest, kernel_tcp_super_frames_keep_the_stream) {
     for (int fd : {client, server, listener}) close(fd);
 }
 
-// A SYN flood that nobody reads: what follows it on the same listener's flow still finds room.
-TEST_F(PacketRingTest, connection_requests_leave_room_for_the_connected) {
+// A ring with a listener's flow, and one at the other end that sends to it.
+class ListenerFlowTest : public PacketRingTest {
+  protected:
+    void SetUp() override {
+        PacketRingTest::SetUp();
+        if (IsSkipped() || HasFatalFailure()) return;
+        std::string why;
+        auto ring = open_ring(veth->b(), pool.pool, &why);
+        ASSERT_TRUE(ring) << why;
+        owned.reset(*ring);
+        auto other = open_ring(veth->a(), sender_pool.pool, &why);
+        ASSERT_TRUE(other) << why;
+        sender.reset(*other);
+        ASSERT_TRUE(owned->steer(flow(7002, 0, IPPROTO_TCP)));
+    }
+    FrameSpec segment(uint8_t flags, uint32_t payload, uint16_t from = 9002) const {
+        FrameSpec spec = to_b(from, 7002, payload);
+        spec.protocol = IPPROTO_TCP;
+        spec.tcp_flags = flags;
+        return spec;
+    }
+    int send(const FrameSpec& spec) {
+        Frame f = build_frame(spec);
+        return send_one(*sender, f.plain());
+    }
     Pool pool, sender_pool;
-    std::string why;
-    auto ring = open_ring(veth->b(), pool.pool, &why);
-    ASSERT_TRUE(ring) << why;
-    std::unique_ptr<Ring> owned(*ring);
-    auto other = open_ring(veth->a(), sender_pool.pool, &why);
-    ASSERT_TRUE(other) << why;
-    std::unique_ptr<Ring> sender(*other);
-    ASSERT_TRUE(owned->steer(flow(7002, 0, IPPROTO_TCP)));
+    std::unique_ptr<Ring> owned, sender;
+};
+
+// A SYN flood that nobody reads: what follows it on the same listener's flow still finds room.
+TEST_F(ListenerFlowTest, connection_requests_leave_room_for_the_connected) {
     constexpr unsigned kRequests = 20000, kTexts = 200;  // twice the ring; a fifth of it
-    FrameSpec spec = to_b(9002, 7002, 0);
-    spec.protocol = IPPROTO_TCP;
-    spec.tcp_flags = TH_SYN;
-    for (unsigned i = 0; i < kRequests; ++i) {
-        spec.src.port = uint16_t(10000 + i);
-        Frame f = build_frame(spec);
-        ASSERT_EQ(send_one(*sender, f.plain()), 0);
-    }
-    spec.tcp_flags = TH_ACK;
-    spec.payload = 1000;
-    for (unsigned i = 0; i < kTexts; ++i) {
-        Frame f = build_frame(spec);
-        ASSERT_EQ(send_one(*sender, f.plain()), 0);
-    }
+    for (unsigned i = 0; i < kRequests; ++i)
+        ASSERT_EQ(send(segment(TH_SYN, 0, uint16_t(10000 + i))), 0);
+    for (unsigned i = 0; i < kTexts; ++i)
+        ASSERT_EQ(send(segment(TH_ACK, 1000, uint16_t(10000 + kRequests - 1))), 0);
     unsigned requests = 0, texts = 0;
     for (const Packet& p : receive(*owned, kRequests + kTexts, 500))
         ++(p->data[14 + 20 + 13] == TH_SYN ? requests : texts);
@@ -179,33 +189,16 @@ TEST_F(PacketRingTest, connection_requests_leave_room_for_the_connected) {
 }
 
 // What an application does not read keeps room of the ring, but no connection from being made.
-TEST_F(PacketRingTest, connection_requests_pass_what_nobody_gives_back) {
-    Pool pool, sender_pool;
-    std::string why;
-    auto ring = open_ring(veth->b(), pool.pool, &why);
-    ASSERT_TRUE(ring) << why;
-    std::unique_ptr<Ring> owned(*ring);
-    auto other = open_ring(veth->a(), sender_pool.pool, &why);
-    ASSERT_TRUE(other) << why;
-    std::unique_ptr<Ring> sender(*other);
-    ASSERT_TRUE(owned->steer(flow(7002, 0, IPPROTO_TCP)));
-    FrameSpec spec = to_b(9002, 7002, 0);
-    spec.protocol = IPPROTO_TCP;
-    spec.tcp_flags = TH_ACK;
-    spec.payload = 1000;
+TEST_F(ListenerFlowTest, connection_requests_pass_what_nobody_gives_back) {
     std::vector<Packet> kept;
-    for (unsigned i = 0; i < 300;
-         ++i) {  // more than an eighth of the ring, less than is moved away
-        Frame f = build_frame(spec);
-        ASSERT_EQ(send_one(*sender, f.plain()), 0);
+    // More than an eighth of the ring, less than is moved away.
+    for (unsigned i = 0; i < 300; ++i) {
+        ASSERT_EQ(send(segment(TH_ACK, 1000)), 0);
         std::vector<Packet> came = receive(*owned, 1, 500);
         ASSERT_EQ(came.size(), 1u);
         if (kept.empty()) kept.push_back(std::move(came[0]));
     }
-    spec.tcp_flags = TH_SYN;
-    spec.payload = 0;
-    Frame request = build_frame(spec);
-    ASSERT_EQ(send_one(*sender, request.plain()), 0);
+    ASSERT_EQ(send(segment(TH_SYN, 0)), 0);
     EXPECT_EQ(receive(*owned, 1, 500).size(), 1u);
     EXPECT_EQ(owned->counters().rx_dropped, 0u);
 }

@@ -10,29 +10,12 @@
 #include "base/own_fd.h"
 #include "base/rng.h"
 #include "engine/shard.h"
+#include "support/quiet_ring.h"
 
 namespace vma {
 namespace {
 
 constexpr uint64_t kSeed = 20261121;
-
-class NoRing final : public Ring {
-  public:
-    const RingCaps& caps() const override { return caps_; }
-    unsigned recv(std::span<Packet>) override { return 0; }
-    unsigned send(std::span<const TxFrame> frames, int*) override {
-        return unsigned(frames.size());
-    }
-    Status steer(const FlowKey&, int) override { return {}; }
-    void unsteer(const FlowKey&) override {}
-    int wake_fd() const override { return -1; }
-    bool arm() override { return true; }
-    void disarm() override {}
-    RingCounters counters() const override { return {}; }
-
-  private:
-    RingCaps caps_;
-};
 
 class Lender final : public PacketLender {
   public:
@@ -55,7 +38,7 @@ class SalvageTest : public testing::Test {
         Shard::Parts parts;
         parts.arena = arena_;
         parts.pool = pool_;
-        parts.ring = new NoRing;
+        parts.ring = new QuietRing;
         parts.secret = 1;
         shard_ = Shard::make(parts);
         ASSERT_NE(shard_, nullptr);

@@ -6,12 +6,13 @@
 #include <cstring>
 
 #include "base/own_fd.h"
+#include "support/quiet_ring.h"
 
 namespace vma {
 namespace {
 
 // A doorbell as the packet ring has it: one, rung once, silenced by whoever arms.
-class BellRing final : public Ring {
+class BellRing final : public QuietRing {
   public:
     explicit BellRing(PacketPool& pool) : pool_(pool) {}
     void arrive() {
@@ -22,7 +23,6 @@ class BellRing final : public Ring {
     bool sleeping() const { return sleeping_; }
     unsigned waiting() const { return frames_; }
 
-    const RingCaps& caps() const override { return caps_; }
     unsigned recv(std::span<Packet> out) override {
         unsigned n = 0;
         for (; n < out.size() && frames_ != 0; n++, frames_--) {
@@ -32,21 +32,15 @@ class BellRing final : public Ring {
         }
         return n;
     }
-    unsigned send(std::span<const TxFrame>, int*) override { return 0; }
-    Status steer(const FlowKey&, int) override { return {}; }
-    void unsteer(const FlowKey&) override {}
-    int wake_fd() const override { return -1; }
     bool arm() override {
         bell_ = false;
         sleeping_ = frames_ == 0;
         return sleeping_;
     }
     void disarm() override { sleeping_ = bell_ = false; }
-    RingCounters counters() const override { return {}; }
 
   private:
     PacketPool& pool_;
-    RingCaps caps_;
     unsigned frames_ = 0;
     bool sleeping_ = false, bell_ = false;
 };

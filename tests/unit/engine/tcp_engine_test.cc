@@ -14,6 +14,7 @@
 #include "engine/network_monitor.h"
 #include "engine/shard.h"
 #include "stack/tcp/segment_io.h"
+#include "support/quiet_ring.h"
 #include "wire/checksum.h"
 #include "wire/ipv4.h"
 
@@ -29,7 +30,7 @@ struct Sent {
 };
 
 // Keeps the heads of what was sent.
-class TestRing final : public Ring {
+class TestRing final : public QuietRing {
   public:
     TestRing() {
         caps_.mtu = 1500;
@@ -38,8 +39,6 @@ class TestRing final : public Ring {
     std::deque<Sent> sent;
     std::vector<FlowKey> steered;
 
-    const RingCaps& caps() const override { return caps_; }
-    unsigned recv(std::span<Packet>) override { return 0; }
     unsigned send(std::span<const TxFrame> frames, int*) override {
         for (const TxFrame& f : frames) {
             const auto view = parse_tcp(f.head.subspan(34));
@@ -56,13 +55,6 @@ class TestRing final : public Ring {
         return {};
     }
     void unsteer(const FlowKey& key) override { std::erase(steered, key); }
-    int wake_fd() const override { return -1; }
-    bool arm() override { return true; }
-    void disarm() override {}
-    RingCounters counters() const override { return {}; }
-
-  private:
-    RingCaps caps_;
 };
 
 constexpr Endpoint kUs{IpAddr::v4(10, 9, 9, 1), 80};

@@ -5,6 +5,7 @@
 #include "engine/shard.h"
 #include "sock/fork.h"
 #include "sock/socket.h"
+#include "support/quiet_ring.h"
 
 namespace vma::sock {
 namespace {
@@ -27,22 +28,6 @@ class PlainSocket final : public Socket {
     }
 };
 
-class SilentRing final : public Ring {
-  public:
-    const RingCaps& caps() const override { return caps_; }
-    unsigned recv(std::span<Packet>) override { return 0; }
-    unsigned send(std::span<const TxFrame>, int*) override { return 0; }
-    Status steer(const FlowKey&, int) override { return {}; }
-    void unsteer(const FlowKey&) override {}
-    int wake_fd() const override { return -1; }
-    bool arm() override { return true; }
-    void disarm() override {}
-    RingCounters counters() const override { return {}; }
-
-  private:
-    RingCaps caps_;
-};
-
 class ShareTest : public testing::Test {
   protected:
     void SetUp() override {
@@ -52,12 +37,17 @@ class ShareTest : public testing::Test {
         Shard::Parts parts;
         parts.arena = arena_;
         parts.pool = arena_->make<PacketPool>(*arena_, PoolLimits{});
-        parts.ring = new SilentRing;
+        parts.ring = new QuietRing;
         parts.secret = 1;
         shard_ = Shard::make(parts);
         ASSERT_NE(shard_, nullptr);
     }
     void TearDown() override { shard_->close_ring(); }
+    // The socket is gone, and the next one has its words.
+    void pass_on(PlainSocket& owner, PlainSocket& next) {
+        owner.teardown();
+        next.fork(*shard_);
+    }
 
     OwnFd memory_;
     Arena* arena_ = nullptr;
@@ -119,8 +109,7 @@ TEST_F(ShareTest, AChildAsksForItsOwnSocketOnly) {
     EXPECT_TRUE(child.ask_share());
     EXPECT_FALSE(child.ask_share());
     EXPECT_TRUE(owner.share_asked());
-    owner.teardown();
-    next.fork(*shard_);
+    pass_on(owner, next);
     ASSERT_EQ(next.share(), child.share());
     EXPECT_FALSE(next.share_asked());
     (void)child.ask_share();
@@ -137,8 +126,7 @@ TEST_F(ShareTest, AChildDoesNotWaitForTheNextOwner) {
     PlainSocket owner, child, next;
     owner.fork(*shard_);
     child.copy_share(owner);
-    owner.teardown();
-    next.fork(*shard_);
+    pass_on(owner, next);
     ASSERT_EQ(next.share(), child.share());
     EXPECT_EQ(next.share()->done.load(), 0u);
     EXPECT_TRUE(child.share_answered());
