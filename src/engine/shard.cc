@@ -61,6 +61,7 @@ unsigned Shard::poll() {
     std::array<Packet, kBatch> batch;
     const unsigned n = ring_->recv(batch);
     if (n == 0) {
+        tcp_->ring_was_empty();
         // Deadlines of connections are looked at now and then also while nothing arrives.
         if (++empty_polls_ % 64 == 0 && tcp_->next_deadline() != Instant::never()) {
             const Instant now = monotonic_now();
@@ -88,6 +89,11 @@ unsigned Shard::poll() {
     if (tcp) tcp_->flush(now);
     if (tcp_->next_deadline() <= now) tcp_->run_deadlines(now);
     return n;
+}
+
+void Shard::drain() {
+    while (poll() != 0) {
+    }
 }
 
 void Shard::run_deadlines() {

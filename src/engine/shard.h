@@ -60,7 +60,9 @@ class Shard {
     unsigned poll();
     // The same for a thread that waits: false at once when another thread is at it, or nothing came.
     bool progress();
-    // Drains what is there, several batches; for the internal thread.
+    // [lease] Until the ring is empty.
+    void drain();
+    // Takes what is there, several batches; for the internal thread.
     void progress_all();
 
     // [lease] 0, or the errno of the refused frame.

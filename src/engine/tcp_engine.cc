@@ -205,8 +205,12 @@ void TcpEngine::destroy_half_open(TcpListener& l, Which&& which) {
     }
 }
 
+void TcpEngine::remember_as_forgotten(const FlowTuple& tuple, Instant now) {
+    forgotten_[next_forgotten_++ % kForgotten] = {tuple, now + kForgottenFor, empties_};
+}
+
 void TcpEngine::forget(TcpConnection& c, Instant now) {
-    forgotten_[next_forgotten_++ % kForgotten] = {c.tuple, now + kForgottenFor};
+    remember_as_forgotten(c.tuple, now);
     c.owner = nullptr;
     destroy(c);
 }
@@ -220,7 +224,10 @@ Status TcpEngine::take_flow(const FlowTuple& tuple, int twin) {
     return shard_.steer(key, twin);
 }
 
-void TcpEngine::release_flow(const FlowTuple& tuple) { unsteer(tuple); }
+void TcpEngine::release_flow(const FlowTuple& tuple, Instant now) {
+    unsteer(tuple);
+    remember_as_forgotten(tuple, now);
+}
 
 Result<TcpConnection*> TcpEngine::adopt(const FlowTuple& tuple, const tcp::Snapshot& snapshot,
                                         ByteView to_send, ByteView unread,
@@ -250,27 +257,24 @@ Result<TcpConnection*> TcpEngine::adopt(const FlowTuple& tuple, const tcp::Snaps
     return c;
 }
 
-void TcpEngine::abandon(TcpConnection& c) {
-    c.owner = nullptr;
-    destroy(c);
-}
+void TcpEngine::abandon(TcpConnection& c, Instant now) { forget(c, now); }
 
 bool TcpEngine::was_forgotten(const Received& r, Instant now) const {
     for (const Forgotten& f : forgotten_)
-        if (f.until > now && f.tuple.local == r.local && f.tuple.remote == r.remote) return true;
+        if (counts(f, now) && f.tuple.local == r.local && f.tuple.remote == r.remote) return true;
     return false;
 }
 
 bool TcpEngine::listener_was_forgotten(const Received& r, Instant now) const {
     for (const Forgotten& f : forgotten_)
-        if (f.until > now && f.tuple.remote.port == 0 && f.tuple.local.port == r.local.port &&
+        if (counts(f, now) && f.tuple.remote.port == 0 && f.tuple.local.port == r.local.port &&
             (f.tuple.local.addr.is_any() || f.tuple.local.addr == r.local.addr))
             return true;
     return false;
 }
 
 void TcpEngine::close_listener(TcpListener& l, Instant now) {
-    if (l.detached) forgotten_[next_forgotten_++ % kForgotten] = {l.tuple, now + kForgottenFor};
+    if (l.detached) remember_as_forgotten(l.tuple, now);
     destroy_half_open(l, [](const TcpHalfOpen&) { return true; });
     detach_listener(l);
     demux_.remove(l.tuple);

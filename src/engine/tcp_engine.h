@@ -184,6 +184,8 @@ class TcpEngine {
     // The connection was handed to the kernel: it vanishes here without a segment, and segments of it that are on their way
     // are dropped instead of answered. One that waits to be accepted leaves its listener's queue.
     void forget(TcpConnection& connection, Instant now);
+    // The ring had nothing: whatever was caught before somebody was forgotten has been seen.
+    void ring_was_empty() { empties_++; }
     // Before that: a flow of its own for one that lives under its listener's, where the hook lets the kernel have the segments
     // of a connection as soon as it knows it: a half-restored one would take and acknowledge them. If it cannot be had, all stays as
     // it is.
@@ -193,14 +195,15 @@ class TcpEngine {
     // A connection comes from the kernel, first half: its frames come here from now on, and what the kernel makes for it is
     // dropped. EADDRINUSE: the tuple is known here; else as Shard::steer. The lease is held until adopt() or release_flow().
     Status take_flow(const FlowTuple& tuple, int twin);
-    void release_flow(const FlowTuple& tuple);
+    // It stays with the kernel; segments that were caught are strays as after forget().
+    void release_flow(const FlowTuple& tuple, Instant now);
     // Second half, after take_flow(). EINVAL: the snapshot contradicts itself; ENOMEM. The flow is still taken then.
     Result<TcpConnection*> adopt(const FlowTuple& tuple, const tcp::Snapshot& snapshot,
                                  ByteView to_send, ByteView unread, const tcp::TcpConfig& config,
                                  const TcpPath& path, NetworkMonitor& monitor, void* owner,
                                  Instant now);
     // Undo of both halves: as if the connection had never been here.
-    void abandon(TcpConnection& connection);
+    void abandon(TcpConnection& connection, Instant now);
     // The oldest established connection, or null; the caller becomes its owner.
     TcpConnection* accept(TcpListener& listener, void* owner);
 
@@ -291,14 +294,21 @@ class TcpEngine {
     TcpEngineCounters counters_;
     DropCounters drops_;
     PathCache paths_;
-    // Tuples, and local ends of listeners (no remote port), that went to the kernel lately (kForgottenFor).
+    // Tuples, and local ends of listeners (no remote port), that went to the kernel lately: for kForgottenFor, and until what
+    // the ring had caught by then is through, however long nobody looks there: a RST would end the kernel's connection.
     static constexpr unsigned kForgotten = 64;
     struct Forgotten {
         FlowTuple tuple;
         Instant until;
+        uint64_t empties = 0;  // then
     };
     Forgotten forgotten_[kForgotten];
     unsigned next_forgotten_ = 0;
+    uint64_t empties_ = 1;
+    void remember_as_forgotten(const FlowTuple& tuple, Instant now);
+    bool counts(const Forgotten& f, Instant now) const {
+        return f.until > now || f.empties == empties_;
+    }
     TcpStrays* strays_ = nullptr;
     bool was_forgotten(const Received& r, Instant now) const;
     bool listener_was_forgotten(const Received& r, Instant now) const;

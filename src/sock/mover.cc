@@ -26,10 +26,30 @@ class OwnMover final : public Mover {
     Status release(int fd, const RepairImage& image) override { return repair_release(fd, image); }
 };
 
+class Strays final : public TcpStrays {
+  public:
+    explicit Strays(Mover& mover) : mover_(mover) {}
+    void stray(ByteView packet) override {
+        if (mover_.inject(packet)) count++;
+    }
+    unsigned count = 0;
+
+  private:
+    Mover& mover_;
+};
+
 OwnMover g_own;
 std::atomic<Mover*> g_broker{nullptr}, g_only{nullptr};
 
 }  // namespace
+
+unsigned inject_strays(Shard& shard, Mover& by) {
+    Strays strays(by);
+    shard.tcp().divert_strays(&strays);
+    shard.drain();
+    shard.tcp().divert_strays(nullptr);
+    return strays.count;
+}
 
 Mover& own_mover() { return g_own; }
 

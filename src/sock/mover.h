@@ -3,6 +3,7 @@
 // mover(): hand-back, orphans at exit, requests of forked children, adoption.
 #pragma once
 
+#include "engine/shard.h"
 #include "repair/repair.h"
 
 namespace vma::sock {
@@ -30,6 +31,9 @@ Mover& mover();
 Mover& own_mover();
 // Used from now on when this process has not the capability itself; null: none.
 void set_broker_mover(Mover* broker);
+// [lease] Segments that the ring caught for a connection that has just become, or remained, the kernel's follow it. How many
+// did.
+unsigned inject_strays(Shard& shard, Mover& by);
 // For tests that make steps fail: used for everything until null is set.
 void use_mover_only(Mover* only);
 

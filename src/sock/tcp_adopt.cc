@@ -217,7 +217,8 @@ Reason TcpSocket::read_in(int fd, Way& way) {
     Mover& by = mover();
     RepairImage image;
     if (const Status read = by.checkpoint(fd, image, room.span()); !read) {
-        shard.tcp().release_flow(tuple);
+        shard.tcp().release_flow(tuple, monotonic_now());
+        inject_strays(shard, by);
         return reason_of(read.error());
     }
     take_options(fd, image);
@@ -235,15 +236,17 @@ Reason TcpSocket::read_in(int fd, Way& way) {
         shard.tcp().adopt(tuple, s, room.view(0, image.to_send), room.view(image.to_send, s.unread),
                           config, way.path, space_->monitor(), this, monotonic_now());
     if (!made) {
-        shard.tcp().release_flow(tuple);
+        shard.tcp().release_flow(tuple, monotonic_now());
         by.resume(fd, image);
+        inject_strays(shard, by);
         return reason_of(made.error());
     }
     Epoll::leave_kernel(*this);
     if (const Status released = by.release(fd, image); !released) {
         Epoll::return_to_kernel(*this);
-        shard.tcp().abandon(**made);
+        shard.tcp().abandon(**made, monotonic_now());
         by.resume(fd, image);
+        inject_strays(shard, by);
         return reason_of(released.error());
     }
     connection_ = *made;

@@ -14,28 +14,6 @@
 #include "sock/tcp_socket.h"
 
 namespace vma::sock {
-namespace {
-
-// What came in for the connection between its snapshot and the end of its flow.
-class Strays final : public TcpStrays {
-  public:
-    explicit Strays(Mover& mover) : mover_(mover) {}
-    void stray(ByteView packet) override {
-        if (mover_.inject(packet)) count++;
-    }
-    unsigned count = 0;
-
-  private:
-    Mover& mover_;
-};
-
-void drain(Shard& shard) {
-    while (shard.poll() != 0) {
-    }
-}
-
-}  // namespace
-
 // [lease] The connection into `fd`; it is gone from the engine afterwards. False: nothing has changed. The ring was drained
 // just now.
 bool move_to_kernel(Shard& shard, TcpConnection& c, int fd, Reason why) {
@@ -80,13 +58,10 @@ bool move_to_kernel(Shard& shard, TcpConnection& c, int fd, Reason why) {
     if (!finished && finished.error() != ECONNRESET && finished.error() != EPIPE)
         vma_log(warning, "sock", "fd {}: in the kernel now, but unsent bytes are lost: errno {}",
                 fd, finished.error());
-    Strays strays(by);
-    shard.tcp().divert_strays(&strays);
-    drain(shard);
-    shard.tcp().divert_strays(nullptr);
+    const unsigned followed = inject_strays(shard, by);
     if (token) tcp_sink().tcp_orphan_gone(token);
-    vma_log(debug, "sock", "fd {}: handed back to the kernel, {} frames followed: {}", fd,
-            strays.count, reason_meaning(why));
+    vma_log(debug, "sock", "fd {}: handed back to the kernel, {} frames followed: {}", fd, followed,
+            reason_meaning(why));
     return true;
 }
 
@@ -116,7 +91,7 @@ bool TcpSocket::hand_back_connection(Reason why) {
         return state() == SocketState::kernel;
     inherited_options_to_twin(fd());
     LeaseGuard lease(shard_->lease());
-    drain(*shard_);
+    shard_->drain();
     const broker::Held custody = in_custody();
     if (!move_to_kernel(*shard_, *connection_, fd(), why)) return false;
     connection_ = nullptr;
@@ -130,7 +105,7 @@ bool TcpSocket::hand_back_connection(Reason why) {
 void tcp_orphans_to_kernel() {
     for (Shard* shard : Runtime::shards()) {
         LeaseGuard lease(shard->lease());
-        drain(*shard);
+        shard->drain();
         // One that cannot move stays and is not asked again.
         while (TcpConnection* c = shard->tcp().find_unfinished(
                    [](TcpConnection& o) { return o.error != EBUSY; })) {

@@ -17,11 +17,6 @@ namespace {
 // Listeners with half-open connections left here.
 std::atomic<unsigned> g_fading{0};
 
-void drain(Shard& shard) {
-    while (shard.poll() != 0) {
-    }
-}
-
 }  // namespace
 
 // Under control_. New connections come by the twin from now on; those that wait here are still accepted from here.
@@ -42,7 +37,7 @@ void TcpSocket::unsteer_listener() {
 bool TcpSocket::connections_wait() {
     for (unsigned i = 0; i < listeners_count_; i++) {
         LeaseGuard lease(listeners_[i].shard->lease());
-        drain(*listeners_[i].shard);
+        listeners_[i].shard->drain();
         if (listeners_[i].listener && !listeners_[i].listener->ready.empty()) return true;
     }
     return false;
@@ -50,7 +45,7 @@ bool TcpSocket::connections_wait() {
 
 // [lease] The connection that has waited longest, or null.
 TcpConnection* TcpSocket::first_waiting(const Listening& at) {
-    drain(*at.shard);
+    at.shard->drain();
     while (TcpConnection* const c = at.listener ? at.listener->ready.front() : nullptr) {
         if (c->tcb.state != tcp::State::CLOSED) return c;
         // Reset by its peer before anybody accepted it: nobody misses it.

@@ -209,6 +209,50 @@ TEST_F(EngineTest, AnAcceptedConnectionGetsItsFlowBeforeItIsMoved) {
     EXPECT_EQ(flows(), 0);
 }
 
+// What the ring had caught for it is never answered, however long the move to the kernel took or nobody looked at the ring:
+// the RST would end the kernel's connection.
+TEST_F(EngineTest, WhatWasCaughtBeforeAMoveIsNotAnswered) {
+    class Count final : public TcpStrays {
+      public:
+        void stray(ByteView) override { count++; }
+        unsigned count = 0;
+    } strays;
+    TcpListener* l = listen(16);
+    const Endpoint from = stranger(1);
+    arrive(from, kSyn, Seq{1}, Seq{0});
+    const Seq ours = last().tcp.seq + 1;
+    arrive(from, kAck, Seq{2}, ours);
+    TcpConnection* c = engine().accept(*l, this);
+    ASSERT_NE(c, nullptr);
+    ring_->sent.clear();
+    engine().forget(*c, now_);
+    engine().divert_strays(&strays);
+    for (int i = 0; i < 3; i++) {
+        arrive(from, kAck, Seq{2}, ours, 10);
+        now_ = now_ + Duration::seconds(2);
+    }
+    engine().divert_strays(nullptr);
+    EXPECT_EQ(strays.count, 3u);
+    arrive(from, kAck, Seq{12}, ours, 10);
+    EXPECT_EQ(engine().counters().resets_sent, 0u);
+    // Once the ring was found empty, what comes is new.
+    engine().ring_was_empty();
+    arrive(from, kAck, Seq{12}, ours, 10);
+    EXPECT_EQ(engine().counters().resets_sent, 1u);
+}
+
+// The same for a connection whose adoption did not come about.
+TEST_F(EngineTest, WhatWasCaughtForARefusedAdoptionIsNotAnswered) {
+    const FlowTuple tuple{kUs, stranger(1)};
+    listen(16);  // which makes the monitor known
+    ASSERT_TRUE(engine().take_flow(tuple, -1).ok());
+    engine().release_flow(tuple, now_);
+    EXPECT_TRUE(ring_->steered.empty());
+    now_ = now_ + Duration::seconds(2);
+    arrive(tuple.remote, kAck, Seq{2}, Seq{1}, 10);
+    EXPECT_EQ(engine().counters().resets_sent, 0u);
+}
+
 // Each connection is closed by us first, so that the wait is ours: small records, answers as RFC 9293 says, all gone after
 // a minute.
 TEST_F(EngineTest, SixtyThousandInTimeWait) {
