@@ -72,6 +72,13 @@ struct RingEstate {
     uint32_t bytes = 0;  // of that memory, once
 };
 
+// Counts that only grow: where recv() is, and behind the last that has arrived. In whatever the ring counts in.
+struct RingBacklog {
+    uint64_t at = 0, end = 0;
+    // Has recv(), now at `now`, seen all that had arrived when this was taken?
+    bool is_through(const RingBacklog& now) const { return int64_t(end - now.at) <= 0; }
+};
+
 class Ring {
   public:
     virtual ~Ring() = default;
@@ -79,6 +86,7 @@ class Ring {
     virtual const RingCaps& caps() const = 0;
     // Fills `out` from the front with frames that have arrived; never blocks; returns how many. The packets are the caller's.
     virtual unsigned recv(std::span<Packet> out) = 0;
+    virtual RingBacklog backlog() const = 0;
     // Sends from the front; never blocks; returns how many were taken. When fewer than given, *why tells: EAGAIN (try again
     // later), EMSGSIZE (frame too large), ENETDOWN, ENOBUFS ...
     virtual unsigned send(std::span<const TxFrame> frames, int* why) = 0;

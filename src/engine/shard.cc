@@ -92,8 +92,9 @@ unsigned Shard::poll() {
 }
 
 void Shard::drain() {
-    while (poll() != 0) {
-    }
+    if (ring_ == nullptr) return;
+    for (const RingBacklog there = ring_->backlog(); !there.is_through(ring_->backlog());)
+        if (poll() == 0) return;
 }
 
 void Shard::run_deadlines() {

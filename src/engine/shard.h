@@ -60,7 +60,7 @@ class Shard {
     unsigned poll();
     // The same for a thread that waits: false at once when another thread is at it, or nothing came.
     bool progress();
-    // [lease] Until the ring is empty.
+    // [lease] What has arrived by now; what comes meanwhile, a flood perhaps, waits for the next.
     void drain();
     // Takes what is there, several batches; for the internal thread.
     void progress_all();

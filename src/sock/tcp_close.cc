@@ -181,8 +181,7 @@ void tcp_drain_orphans(Duration bound) {
         uint64_t left = 0;
         for (Shard* shard : Runtime::shards()) {
             LeaseGuard lease(shard->lease());
-            while (shard->poll() != 0) {
-            }
+            shard->drain();
             const Instant now = monotonic_now();
             shard->tcp().run_deadlines(now);
             left += shard->tcp().unfinished();

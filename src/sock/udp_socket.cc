@@ -182,8 +182,7 @@ void UdpSocket::leave_shards() {
     for (unsigned i = 0; i < count; i++) {
         Presence& p = presences_[i];
         LeaseGuard guard(p.shard->lease());
-        while (p.shard->poll() != 0) {
-        }
+        p.shard->drain();
         if (p.in_demux) p.shard->udp().demux.remove(p.endpoint->tuple());
         p.in_demux = false;
     }

@@ -10,6 +10,7 @@ class QuietRing : public Ring {
   public:
     const RingCaps& caps() const override { return caps_; }
     unsigned recv(std::span<Packet>) override { return 0; }
+    RingBacklog backlog() const override { return {}; }
     unsigned send(std::span<const TxFrame> frames, int*) override {
         return unsigned(frames.size());
     }

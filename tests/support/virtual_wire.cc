@@ -50,6 +50,11 @@ class VirtualWire::End final : public Ring {
         return n;
     }
 
+    RingBacklog backlog() const override {
+        std::lock_guard hold(wire_.mutex_);
+        return {counters_.rx_frames, counters_.rx_frames + arrived_.size()};
+    }
+
     unsigned send(std::span<const TxFrame> frames, int* why) override {
         std::lock_guard hold(wire_.mutex_);
         unsigned n = 0;

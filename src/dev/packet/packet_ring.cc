@@ -58,6 +58,7 @@ class PacketRing final : public Ring {
 
     const RingCaps& caps() const override { return caps_; }
     unsigned recv(std::span<Packet> out) override;
+    RingBacklog backlog() const override { return receiver_.backlog(); }
     unsigned send(std::span<const TxFrame> frames, int* why) override;
     Status steer(const FlowKey& key, int twin) override;
     void unsteer(const FlowKey& key) override;

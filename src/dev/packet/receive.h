@@ -9,6 +9,7 @@
 #include <span>
 
 #include "dev/packet/hook.h"
+#include "dev/ring.h"
 #include "pkt/pool.h"
 
 namespace vma {
@@ -27,6 +28,7 @@ class Receiver final : public PacketLender {
     uint64_t data_address() const { return reinterpret_cast<uintptr_t>(data_); }
     uint32_t data_bytes() const { return uint32_t(mask_ + 1); }
     uint64_t position() const { return at_; }  // in the ring, behind what recv() has taken
+    RingBacklog backlog() const { return {at_, __atomic_load_n(producer_, __ATOMIC_ACQUIRE)}; }
     uint64_t frames() const { return frames_; }
     uint64_t bytes() const { return bytes_; }
     uint64_t malformed() const { return malformed_; }

@@ -144,6 +144,24 @@ TEST_P(RingContract, packets_come_back_in_any_order) {
     for (const Held& h : held) check(h);
 }
 
+TEST_P(RingContract, a_backlog_is_through_when_its_last_frame_was_received) {
+    ASSERT_TRUE(in().steer(pair->flow(7000)));
+    EXPECT_TRUE(in().backlog().is_through(in().backlog())) << "nothing has arrived";
+    Frame f = build_frame(pair->spec(9000, 7000, 32));
+    RingBacklog there;
+    for (int round = 0; round < 10; ++round) {
+        ASSERT_EQ(send_one(out(), f.plain()), 0);
+        const int64_t end = clock_ns() + 5'000'000'000;
+        do there = in().backlog();
+        while (there.is_through(in().backlog()) && clock_ns() < end);
+        ASSERT_FALSE(there.is_through(in().backlog())) << "it has arrived";
+        ASSERT_EQ(send_one(out(), f.plain()), 0);
+        ASSERT_EQ(receive(in(), 1).size(), 1u);
+        EXPECT_TRUE(there.is_through(in().backlog())) << "what came later does not count";
+        ASSERT_EQ(receive(in(), 1).size(), 1u);
+    }
+}
+
 TEST_P(RingContract, an_empty_pool_delays_and_loses_nothing) {
     ASSERT_TRUE(in().steer(pair->flow(7000)));
     pair->pools[1].pool.set_limits({8, UINT64_MAX});
