@@ -52,8 +52,11 @@ class Dropped(case.NetCase):
         """Effective user ids of the processes of that name in the server's namespace."""
         users = set()
         for pid in self.b.pids():
-            with open(f"/proc/{pid}/status", encoding="ascii") as file:
-                fields = dict(line.split(":", 1) for line in file)
+            try:
+                with open(f"/proc/{pid}/status", encoding="ascii") as file:
+                    fields = dict(line.split(":", 1) for line in file)
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it ended since it was listed
             if fields["Name"].strip() == name:
                 users.add(int(fields["Uid"].split()[1]))
         return users
