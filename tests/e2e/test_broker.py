@@ -34,7 +34,7 @@ def brokers(space):
             with open(f"/proc/{pid}/cmdline", "rb") as f:
                 if f.read().startswith(b"vmad\0--broker\0"):
                     found.append(pid)
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):
             pass
     return found
 

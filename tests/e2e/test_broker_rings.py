@@ -48,7 +48,7 @@ class RingCase(case.NetCase):
                     fields = dict(line.split(":", 1) for line in file)
                 with open(f"/proc/{pid}/cmdline", "rb") as file:
                     ours = b"broker_rings.py" in file.read()
-            except FileNotFoundError:
+            except (FileNotFoundError, ProcessLookupError):
                 continue
             if ours and int(fields["Uid"].split()[1]) == user:
                 return pid
@@ -61,7 +61,7 @@ class RingCase(case.NetCase):
                 with open(f"/proc/{pid}/cmdline", "rb") as f:
                     if f.read().startswith(b"vmad\0--broker\0"):
                         found.append(pid)
-            except FileNotFoundError:
+            except (FileNotFoundError, ProcessLookupError):
                 pass
         return found
 
