@@ -16,16 +16,10 @@ from typing import Callable
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 import sockperf  # noqa: E402
 from netns import REPO, binary, preload_env  # noqa: E402
+from samples import CLIENT_CPU, SERVER_CPU, Sample  # noqa: E402
+from servers import connections, redis, wrk  # noqa: E402
 
-CLIENT_CPU, SERVER_CPU = 0, 1
 SUPPORT = os.path.join(REPO, "tests/support")
-
-
-@dataclass
-class Sample:
-    value: float
-    accelerated: bool | None = None  # by the kernel's counters; None: this row cannot tell
-    note: str = ""
 
 
 @dataclass
@@ -41,6 +35,7 @@ class Row:
     absolute: bool = False
     repeats: int = 5
     kernel_measure: Callable | None = None  # when the kernel side is another measurement
+    by_minimum: bool = False  # judged by the best of each side's repeats, not by the median of the ratios
 
 
 def _offloaded(result, protocol, server_preloaded):
@@ -57,6 +52,9 @@ def ping_pong(protocol="udp", nonblocked=False, size=14, percentile="p50"):
             raise AssertionError(f"sockperf gave no {percentile}\n{result.text}")
         return Sample(result.latency[percentile], _offloaded(result, protocol, bool(server_env)))
     return measure
+
+
+SIDES = ("both", "client", "server")
 
 
 def throughput(protocol="udp", size=64):
@@ -171,6 +169,8 @@ ROWS = [
     Row("V1", "V1.tcp", "sockperf pp 14 B TCP p50, blocking", "us", "less", 0.09, ping_pong("tcp")),
     Row("V2", "V2.udp", "sockperf pp 14 B UDP p50, spin", "us", "less", 0.70, ping_pong("udp", nonblocked=True)),
     Row("V2", "V2.tcp", "sockperf pp 14 B TCP p50, spin", "us", "less", 0.70, ping_pong("tcp", nonblocked=True)),
+    *[Row("V3", f"V3.{p}", f"sockperf pp 14 B {p.upper()} p99.9, spin, minimum", "us", "less", 1.0,
+          ping_pong(p, nonblocked=True, percentile="p99.9"), repeats=9, by_minimum=True) for p in ("udp", "tcp")],
     Row("V4", "V4.udp.client", "V2.udp, client preloaded only", "us", "less", 0.80, ping_pong("udp", nonblocked=True),
         sides="client"),
     Row("V4", "V4.udp.server", "V2.udp, server preloaded only", "us", "less", 0.80, ping_pong("udp", nonblocked=True),
@@ -184,6 +184,17 @@ ROWS = [
     Row("V7", "V7.both", "iperf3 TCP", "Gbit/s", "more", 1.5, iperf),
     Row("V7", "V7.client", "iperf3 TCP, sender preloaded only", "Gbit/s", "more", 1.0, iperf, sides="client"),
     Row("V7", "V7.server", "iperf3 TCP, receiver preloaded only", "Gbit/s", "more", 1.0, iperf, sides="server"),
+    *[Row("V8", f"V8.c{c}" + ("" if side == "both" else f".{side}"),
+          f"redis SET and GET, 64 B, {c} client{'s' if c > 1 else ''}" + ("" if side == "both" else f", {side} preloaded only"), "req/s", "more",
+          target if side == "both" else 1.0, redis(c), sides=side)
+      for c, target in ((1, 7.0), (50, 2.5)) for side in SIDES],
+    *[Row("V9", f"V9.{'keep' if keep else 'close'}" + ("" if side == "both" else f".{side}"),
+          f"nginx and wrk, 1 KB, 50 clients, {'keep-alive' if keep else 'a connection per request'}"
+          + ("" if side == "both" else f", {side} preloaded only"), "req/s", "more", target if side == "both" else 1.0,
+          wrk(1024, 50, keep), sides=side)
+      for keep, target in ((True, 1.6), (False, 1.3)) for side in SIDES],
+    *[Row("I2", f"I2.connect.{side}", f"connections one after the other, {side} preloaded", "1/s", "more", 1.0, connections,
+          sides=side) for side in SIDES],
     Row("I1", "I1.load", "idle CPU of the server 1 s after V1.udp", "% core", "less", 1.0, idle_after_load,
         absolute=True, repeats=3),
     Row("I1", "I1.udp", "idle CPU, 1000 UDP sockets", "% core", "less", 1.0, idle_sockets("udp", 1000), absolute=True,
