@@ -6,13 +6,15 @@ repeat (kernel's seconds over ours, above 1 ours is faster); what counts is the 
 time in which the receiver got nothing.
 
     test_tcp_kernel_goodput.py Full        prints the table of docs/evidence; VMA_GOODPUT_{REPEATS,SEED,LOSS} change it
+    test_tcp_kernel_goodput.py Stalls      the same for stalls, of many more repeats
 
-Transfers through loss wait most of the time, so three repeats run side by side, each with namespaces and a wire of its own.
+Transfers through loss wait most of the time, so several repeats run side by side, each with namespaces and a wire of its own.
 """
 
 import concurrent.futures
 import itertools
 import json
+import math
 import os
 import statistics
 import sys
@@ -122,6 +124,14 @@ class Transfers(BadWire):
         return verdicts
 
 
+def longer_by_chance(ours, kernel):
+    """The rank-sum test of Mann and Whitney, one-sided: how likely ours are so much longer, or more, if both are of a kind."""
+    pairs = [(o > k) + 0.5 * (o == k) for o in ours for k in kernel]
+    mean = len(pairs) / 2
+    deviation = math.sqrt(len(pairs) * (len(ours) + len(kernel) + 1) / 12)
+    return 0.5 * math.erfc((sum(pairs) - mean) / deviation / math.sqrt(2))
+
+
 class Smoke(Transfers):
     def test_exact(self):
         seed = int.from_bytes(os.urandom(3))
@@ -167,6 +177,30 @@ class Full(Transfers):
             with self.subTest(harm=what, direction=direction, ends=name):
                 one = self.transfer(direction, ends, 4 * MEGABYTE, harm, 7)
                 print(f"{what} {direction} {name}: {one['seconds']:.2f} s, stall {one['stall']:.3f} s, {one['wire']}", flush=True)
+
+
+class Stalls(Transfers):
+    """The longest stall of a transfer is a timeout and repetitions that were lost again, each twice as long as the one
+    before: which of a few transfers has the longest says nothing. Here all of them are compared."""
+
+    def test_stalls(self):
+        first, count = (int(os.environ.get(f"VMA_GOODPUT_{name}", value)) for name, value in (("SEED", "100"), ("REPEATS", "24")))
+        for loss in map(int, os.environ.get("VMA_GOODPUT_LOSS", "1,5").split(",")):
+            kernel, ours = [], {}
+            for direction in ("up", "down"):
+                rows = self.compare(direction, 10 * MEGABYTE, {"loss": loss}, range(first, first + count), lanes=12)
+                kernel += [r["stall"] for r in rows["kernel"]]
+                for name in ENDS:
+                    role = "sends" if (name == "client") == (direction == "up") else "receives"
+                    ours.setdefault(role, []).extend(r["stall"] for r in rows[name])
+            for who, stalls in (("kernel to kernel", kernel), *((f"ours {role}", s) for role, s in ours.items())):
+                over = ", ".join(f"{sum(s > limit for s in stalls)} over {limit} s" for limit in (0.2, 0.5, 1, 2, 4))
+                print(f"loss {loss} %, {who}: stall {spread(stalls, '{:.3f}')} s of {len(stalls)}; {over}", flush=True)
+            for role, stalls in ours.items():
+                with self.subTest(loss=loss, ours=role):
+                    chance = longer_by_chance(stalls, kernel)
+                    print(f"loss {loss} %, ours {role}: as long or longer by chance: {chance:.3f}", flush=True)
+                    self.assertGreater(chance, 0.001)
 
 
 if __name__ == "__main__":
