@@ -3,7 +3,7 @@ sending and receiving, connecting and accepting, against the same transfer betwe
 
 One repeat is one seed: the wire loses the frames of the same numbers in every transfer of it. A ratio is taken inside a
 repeat (kernel's seconds over ours, above 1 ours is faster); what counts is the median of the ratios. A stall is the longest
-time in which the receiver got nothing.
+time in which the receiver got nothing; why they are judged apart is in docs/decisions/0010-stalls.md.
 
     test_tcp_kernel_goodput.py Full        prints the table of docs/evidence; VMA_GOODPUT_{REPEATS,SEED,LOSS} change it
     test_tcp_kernel_goodput.py Stalls      the same for stalls, of many more repeats
@@ -106,10 +106,9 @@ class Transfers(BadWire):
         return {name: [row[name] for row in done] for name in done[0]}
 
     def table(self, direction, harm, size, rows):
-        """Prints the lines of one comparison; {end: (median ratio, worst stall, kernel's worst stall)}."""
+        """Prints the lines of one comparison; {end: median ratio}."""
         verdicts = {}
         kernel = rows["kernel"]
-        worst = max(r["stall"] for r in kernel)
         print(f"{harm} {'client sends' if direction == 'up' else 'server sends'}: kernel "
               f"{spread([size / r['seconds'] / 1e6 for r in kernel], '{:.2f}')} MB/s, stall "
               f"{spread([r['stall'] for r in kernel], '{:.3f}')} s", flush=True)
@@ -120,7 +119,7 @@ class Transfers(BadWire):
             stalls = [r["stall"] for r in ours]
             print(f"    our {name} {role}: {spread([size / r['seconds'] / 1e6 for r in ours], '{:.2f}')} MB/s, ratio "
                   f"{spread(ratios, '{:.2f}')}, stall {spread(stalls, '{:.3f}')} s", flush=True)
-            verdicts[name] = (statistics.median(ratios), max(stalls), worst)
+            verdicts[name] = statistics.median(ratios)
         return verdicts
 
 
@@ -160,17 +159,14 @@ class Full(Transfers):
         size = 10 * MEGABYTE
         losses = map(int, os.environ.get("VMA_GOODPUT_LOSS", "0,1,5").split(","))
         for loss in losses:
-            verdicts, worst = {}, 0.0
+            verdicts = {}
             for direction in ("up", "down"):
                 rows = self.compare(direction, size, {"loss": loss}, seeds, lanes=3 if loss else 1)
-                for name, (ratio, stall, kernel_stall) in self.table(direction, f"loss {loss} %", size, rows).items():
-                    verdicts[direction, name] = ratio, stall
-                    worst = max(worst, kernel_stall)  # between two kernels both directions are the same
-            for (direction, name), (ratio, stall) in verdicts.items():
+                for name, ratio in self.table(direction, f"loss {loss} %", size, rows).items():
+                    verdicts[direction, name] = ratio
+            for (direction, name), ratio in verdicts.items():
                 with self.subTest(loss=loss, direction=direction, ends=name):
                     self.assertGreaterEqual(ratio, 0.95)
-                    if loss:  # without any it is the scheduler's
-                        self.assertLessEqual(stall, worst + 0.05)  # what the clocks of three processes are good for
 
     def test_exact(self):
         for (what, harm), direction, (name, ends) in itertools.product(BAD.items(), ("up", "down"), ENDS.items()):
