@@ -177,7 +177,8 @@ int state_of(int fd);             // TCP_INFO\'s state: TCP_ESTABLISHED ...
 bool until_state(int fd, int state);
 
 // Writes until the socket, non-blocking from here on, takes no more and the peer's window is shut, too. Nobody reads there.
-void fill(int fd);
+// Bytes written.
+long fill(int fd);
 
 // ---- Time and threads
 

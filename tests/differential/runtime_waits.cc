@@ -125,16 +125,17 @@ bool until_acknowledged(int fd) {
     return false;
 }
 
-void fill(int fd) {
+long fill(int fd) {
+    long total = 0, n;
     const std::string much = pattern(1 << 20);
     nonblocking(fd);
     const int64_t end = milliseconds() + kLimit;
     while (milliseconds() < end) {
-        while (put(fd, much) > 0) {
-        }
-        if (polled(fd, POLLOUT, 200) == "-") return;
+        while ((n = put(fd, much)) > 0) total += n;
+        if (polled(fd, POLLOUT, 200) == "-") return total;
     }
     note("waited in vain for a full buffer");
+    return total;
 }
 
 // ---- Time, threads, processes

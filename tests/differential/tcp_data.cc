@@ -169,11 +169,7 @@ BEHAVIOUR(send_writable_again,
           "a sender that filled the pipe becomes writable when the peer reads");
 void send_writable_again::a() {
     const int s = connected();
-    nonblocking(s);
-    const std::string piece = pattern(65536);
-    long total = 0, n;
-    while ((n = put(s, piece)) > 0) total += n;
-    SEE(put(s, "x"));
+    const long total = fill(s);
     SEE(polled(s, POLLOUT));
     tell(std::to_string(total));
     SEE(until(s, POLLOUT));
