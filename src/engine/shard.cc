@@ -61,7 +61,6 @@ unsigned Shard::poll() {
     std::array<Packet, kBatch> batch;
     const unsigned n = ring_->recv(batch);
     if (n == 0) {
-        tcp_->ring_was_empty();
         // Deadlines of connections are looked at now and then also while nothing arrives.
         if (++empty_polls_ % 64 == 0 && tcp_->next_deadline() != Instant::never()) {
             const Instant now = monotonic_now();

@@ -60,6 +60,8 @@ class Shard {
     unsigned poll();
     // The same for a thread that waits: false at once when another thread is at it, or nothing came.
     bool progress();
+    // [lease] How often poll() has found nothing.
+    uint64_t empty_polls() const { return empty_polls_; }
     // [lease] What has arrived by now; what comes meanwhile, a flood perhaps, waits for the next.
     void drain();
     // Takes what is there, several batches; for the internal thread.
@@ -157,7 +159,7 @@ class Shard {
     std::atomic<uint64_t> polls_{0};  // by threads of the program
     uint64_t polls_seen_ = 0;         // internal thread only, as the next
     Instant polled_at_{};             // when it saw that the program had polled
-    uint32_t empty_polls_ = 0;        // [lease]
+    uint64_t empty_polls_ = 0;        // [lease]
     std::atomic<int64_t> deadline_ns_{Instant::never().ns};
 };
 

@@ -206,7 +206,7 @@ void TcpEngine::destroy_half_open(TcpListener& l, Which&& which) {
 }
 
 void TcpEngine::remember_as_forgotten(const FlowTuple& tuple, Instant now) {
-    forgotten_[next_forgotten_++ % kForgotten] = {tuple, now + kForgottenFor, empties_};
+    forgotten_[next_forgotten_++ % kForgotten] = {tuple, now + kForgottenFor, shard_.empty_polls()};
 }
 
 void TcpEngine::forget(TcpConnection& c, Instant now) {
@@ -257,7 +257,9 @@ Result<TcpConnection*> TcpEngine::adopt(const FlowTuple& tuple, const tcp::Snaps
     return c;
 }
 
-void TcpEngine::abandon(TcpConnection& c, Instant now) { forget(c, now); }
+bool TcpEngine::counts(const Forgotten& f, Instant now) const {
+    return f.until > now || f.empty_polls == shard_.empty_polls();
+}
 
 bool TcpEngine::was_forgotten(const Received& r, Instant now) const {
     for (const Forgotten& f : forgotten_)

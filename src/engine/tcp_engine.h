@@ -184,8 +184,6 @@ class TcpEngine {
     // The connection was handed to the kernel: it vanishes here without a segment, and segments of it that are on their way
     // are dropped instead of answered. One that waits to be accepted leaves its listener's queue.
     void forget(TcpConnection& connection, Instant now);
-    // The ring had nothing: whatever was caught before somebody was forgotten has been seen.
-    void ring_was_empty() { empties_++; }
     // Before that: a flow of its own for one that lives under its listener's, where the hook lets the kernel have the segments
     // of a connection as soon as it knows it: a half-restored one would take and acknowledge them. If it cannot be had, all stays as
     // it is.
@@ -202,8 +200,6 @@ class TcpEngine {
                                  ByteView to_send, ByteView unread, const tcp::TcpConfig& config,
                                  const TcpPath& path, NetworkMonitor& monitor, void* owner,
                                  Instant now);
-    // Undo of both halves: as if the connection had never been here.
-    void abandon(TcpConnection& connection, Instant now);
     // The oldest established connection, or null; the caller becomes its owner.
     TcpConnection* accept(TcpListener& listener, void* owner);
 
@@ -300,15 +296,12 @@ class TcpEngine {
     struct Forgotten {
         FlowTuple tuple;
         Instant until;
-        uint64_t empties = 0;  // then
+        uint64_t empty_polls = UINT64_MAX;  // of the shard then
     };
     Forgotten forgotten_[kForgotten];
     unsigned next_forgotten_ = 0;
-    uint64_t empties_ = 1;
     void remember_as_forgotten(const FlowTuple& tuple, Instant now);
-    bool counts(const Forgotten& f, Instant now) const {
-        return f.until > now || f.empties == empties_;
-    }
+    bool counts(const Forgotten& f, Instant now) const;
     TcpStrays* strays_ = nullptr;
     bool was_forgotten(const Received& r, Instant now) const;
     bool listener_was_forgotten(const Received& r, Instant now) const;

@@ -244,7 +244,7 @@ Reason TcpSocket::read_in(int fd, Way& way) {
     Epoll::leave_kernel(*this);
     if (const Status released = by.release(fd, image); !released) {
         Epoll::return_to_kernel(*this);
-        shard.tcp().abandon(**made, monotonic_now());
+        shard.tcp().forget(**made, monotonic_now());
         by.resume(fd, image);
         inject_strays(shard, by);
         return reason_of(released.error());

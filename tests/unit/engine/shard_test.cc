@@ -22,7 +22,7 @@ class BellRing final : public QuietRing {
     bool bell() const { return bell_; }
     bool sleeping() const { return sleeping_; }
     unsigned waiting() const { return frames_; }
-    // From now on each time that somebody looks one more has arrived.
+    // From now on as many have arrived as anybody wants to take.
     void flood() { flood_ = true; }
     uint64_t taken() const { return taken_; }
 
