@@ -54,9 +54,6 @@ def ping_pong(protocol="udp", nonblocked=False, size=14, percentile="p50"):
     return measure
 
 
-SIDES = ("both", "client", "server")
-
-
 def throughput(protocol="udp", size=64):
     def measure(net, client_env, server_env, seconds):
         result = sockperf.run_pair(net["a"], net["b"], "tp", protocol, size, seconds, client_env=client_env,
@@ -164,6 +161,13 @@ def start_time(net, client_env, _server_env, _seconds):
     return Sample(_one_socket(net, client_env)[1] / 1000)
 
 
+def each_end(id, name, what, unit, target, measure):
+    """Three rows: both ends preloaded, with a target, and each alone, which is not to be slower than the kernel."""
+    return [Row(id, name, what, unit, "more", target, measure)] + [
+        Row(id, f"{name}.{side}", f"{what}, {side} preloaded only", unit, "more", 1.0, measure, sides=side)
+        for side in ("client", "server")]
+
+
 ROWS = [
     Row("V1", "V1.udp", "sockperf pp 14 B UDP p50, blocking", "us", "less", 0.09, ping_pong("udp")),
     Row("V1", "V1.tcp", "sockperf pp 14 B TCP p50, blocking", "us", "less", 0.09, ping_pong("tcp")),
@@ -184,17 +188,12 @@ ROWS = [
     Row("V7", "V7.both", "iperf3 TCP", "Gbit/s", "more", 1.5, iperf),
     Row("V7", "V7.client", "iperf3 TCP, sender preloaded only", "Gbit/s", "more", 1.0, iperf, sides="client"),
     Row("V7", "V7.server", "iperf3 TCP, receiver preloaded only", "Gbit/s", "more", 1.0, iperf, sides="server"),
-    *[Row("V8", f"V8.c{c}" + ("" if side == "both" else f".{side}"),
-          f"redis SET and GET, 64 B, {c} client{'s' if c > 1 else ''}" + ("" if side == "both" else f", {side} preloaded only"), "req/s", "more",
-          target if side == "both" else 1.0, redis(c), sides=side)
-      for c, target in ((1, 7.0), (50, 2.5)) for side in SIDES],
-    *[Row("V9", f"V9.{'keep' if keep else 'close'}" + ("" if side == "both" else f".{side}"),
-          f"nginx and wrk, 1 KB, 50 clients, {'keep-alive' if keep else 'a connection per request'}"
-          + ("" if side == "both" else f", {side} preloaded only"), "req/s", "more", target if side == "both" else 1.0,
-          wrk(1024, 50, keep), sides=side)
-      for keep, target in ((True, 1.6), (False, 1.3)) for side in SIDES],
-    *[Row("I2", f"I2.connect.{side}", f"connections one after the other, {side} preloaded", "1/s", "more", 1.0, connections,
-          sides=side) for side in SIDES],
+    *each_end("V8", "V8.c1", "redis SET and GET, 64 B, 1 client", "req/s", 7.0, redis(1)),
+    *each_end("V8", "V8.c50", "redis SET and GET, 64 B, 50 clients", "req/s", 2.5, redis(50)),
+    *each_end("V9", "V9.keep", "nginx and wrk, 1 KB, 50 clients, keep-alive", "req/s", 1.6, wrk(1024, 50, True)),
+    *each_end("V9", "V9.close", "nginx and wrk, 1 KB, 50 clients, a connection per request", "req/s", 1.3,
+              wrk(1024, 50, False)),
+    *each_end("I2", "I2.connect", "connections one after the other", "1/s", 1.0, connections),
     Row("I1", "I1.load", "idle CPU of the server 1 s after V1.udp", "% core", "less", 1.0, idle_after_load,
         absolute=True, repeats=3),
     Row("I1", "I1.udp", "idle CPU, 1000 UDP sockets", "% core", "less", 1.0, idle_sockets("udp", 1000), absolute=True,

@@ -7,6 +7,7 @@ import re
 import shutil
 import tempfile
 
+import nginx
 from netns import binary, library
 from samples import CLIENT_CPU, SERVER_CPU, Sample
 
@@ -14,22 +15,6 @@ from samples import CLIENT_CPU, SERVER_CPU, Sample
 _ports = itertools.count(21000)
 
 _SLACK = 300  # segments of connections that begin before the listener is served, or end after it has gone
-
-_NGINX = """
-daemon off;
-master_process off;
-pid {folder}/nginx.pid;
-error_log stderr warn;
-user root;
-events {{ worker_connections 1024; use epoll; }}
-http {{
-    access_log off;
-    keepalive_requests 100000000;
-    client_body_temp_path {folder}/t1; proxy_temp_path {folder}/t2; fastcgi_temp_path {folder}/t3;
-    uwsgi_temp_path {folder}/t4; scgi_temp_path {folder}/t5;
-    server {{ listen {ip}:{port}; root {folder}; }}
-}}
-"""
 
 
 class _Seen:
@@ -83,10 +68,11 @@ def wrk(size, connections, keepalive):
     def measure(net, client_env, server_env, seconds):
         port, folder = next(_ports), tempfile.mkdtemp(prefix="vt-bench-")
         try:
-            with open(os.path.join(folder, "file"), "wb") as f:
+            os.mkdir(os.path.join(folder, "www"))
+            with open(os.path.join(folder, "www/file"), "wb") as f:
                 f.write(os.urandom(size))
             with open(os.path.join(folder, "nginx.conf"), "w") as f:
-                f.write(_NGINX.format(folder=folder, ip=net["b"].ip, port=port))
+                f.write(nginx.configuration(folder, net["b"].ip, port))
             os.chmod(folder, 0o755)
             server = net["b"].start(["nginx", "-p", folder, "-c", "nginx.conf"], cpu=SERVER_CPU, env=server_env)
             try:

@@ -10,6 +10,7 @@ import threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
+import nginx
 import duplex
 from netns import eventually
 from programs import ProgramCase, need, seeded_file
@@ -35,24 +36,6 @@ listen front
     server back {back}
 """
 
-NGINX = """
-daemon off;
-master_process off;
-worker_processes 1;
-pid {folder}/nginx.pid;
-error_log stderr warn;
-user root;
-events {{ worker_connections 1024; use epoll; }}
-http {{
-    access_log off;
-    keepalive_requests 100000000;
-    client_body_temp_path {folder}/t1; proxy_temp_path {folder}/t2; fastcgi_temp_path {folder}/t3;
-    uwsgi_temp_path {folder}/t4; scgi_temp_path {folder}/t5;
-    server {{ listen {ip}:{port}; root {folder}/www; }}
-}}
-"""
-
-
 class Haproxy(ProgramCase):
     letters = "abc"
     PLACES = {"client": "a", "proxy": "b", "server": "c"}
@@ -75,7 +58,7 @@ class Haproxy(ProgramCase):
         self.sha = seeded_file(self.path("www/large"), self.size)
         with open(self.path("www/small"), "wb") as f:
             f.write(duplex.pattern(3, 1000))
-        path = self.write("nginx.conf", NGINX.format(folder=self.folder, ip=self.c.ip, port=self.back))
+        path = self.write("nginx.conf", nginx.configuration(self.folder, self.c.ip, self.back))
         server = self.c.start(["nginx", "-p", self.folder, "-c", path], env=ends.env("server"))
         self.c.wait_bound("tcp", self.back, process=server)
         return server

@@ -11,31 +11,13 @@ import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
+import nginx
 from netns import eventually, preload_env
 
 ENDS = {"both": (True, True), "client": (True, False), "server": (False, True), "kernel": (False, False)}
 # A port per server: tuples that the kernel has in TIME_WAIT from a run before stay the kernel's.
 ports = itertools.count(8080)
 SLACK = 100  # segments the kernel may see: connections before the listener is served, or after it is gone
-
-NGINX = """
-daemon off;
-master_process {master};
-worker_processes 1;
-pid {folder}/nginx.pid;
-error_log stderr warn;
-user root;
-events {{ worker_connections 1024; use epoll; }}
-http {{
-    access_log off;
-    sendfile {sendfile};
-    keepalive_timeout {keepalive};
-    keepalive_requests 100000000;
-    client_body_temp_path {folder}/t1; proxy_temp_path {folder}/t2; fastcgi_temp_path {folder}/t3;
-    uwsgi_temp_path {folder}/t4; scgi_temp_path {folder}/t5;
-    server {{ listen {ip}:{port}; root {folder}/www; }}
-}}
-"""
 
 
 def random_file(path, size):
@@ -67,8 +49,8 @@ class Http(case.NetCase):
         self.port = next(ports)
         path = os.path.join(self.folder, "nginx.conf")
         with open(path, "w") as f:
-            f.write(NGINX.format(folder=self.folder, ip=self.b.ip, port=self.port, master=master, sendfile=sendfile,
-                                 keepalive=keepalive))
+            f.write(nginx.configuration(self.folder, self.b.ip, self.port, master,
+                                        f"sendfile {sendfile}; keepalive_timeout {keepalive};"))
         server = self.b.start(["nginx", "-p", self.folder, "-c", path], env=preload_env() if preload else None, cpu=1)
         self.b.wait_bound("tcp", self.port, process=server)
         return server

@@ -1,5 +1,5 @@
 """Two of our CUBIC flows and one of the kernel's share a bottleneck (tests/support/forwarder.cc: 20 ms, drop-tail): each gets
-its third, within a fifth of it, in a minute after a warm-up (a dozen sawteeth of CUBIC). Three kernel flows show what the kernel does to itself.
+its third, within a fifth of it, in a minute after a warm-up. Three kernel flows show what the kernel does to itself.
 
     test_tcp_kernel_fairness.py Full       prints the lines of docs/evidence
 """
