@@ -33,7 +33,7 @@ void syn_expired(Tcb& t, Instant now, Actions& out) {
         return;
     }
     if (t.timers.retries == 0) {
-        t.timers.stalled_since = t.timers.rtx_at - t.rtt.rto;
+        if (t.timers.stalled_since.ns == 0) t.timers.stalled_since = t.timers.rtx_at - t.rtt.rto;
         ++t.count.timeout_series;
     }
     ++t.timers.retries;
