@@ -53,7 +53,7 @@ Outcome put_int(int n, void* value, socklen_t* len) { return put(&n, sizeof n, v
 }  // namespace
 
 // options_ was changed: a live connection or listener hears of it. control_ is held: both stay.
-void TcpSocket::config_changed() {
+void TcpSocket::config_changed(bool acknowledge_owed) {
     for (unsigned i = 0; i < listeners_count_; i++) {
         LeaseGuard lease(listeners_[i].shard->lease());
         TcpListener* const l = listeners_[i].listener;
@@ -71,11 +71,26 @@ void TcpSocket::config_changed() {
     const Instant now = monotonic_now();
     tcp::Actions actions;
     tcp::config_changed(connection_->tcb, now, actions);
+    if (acknowledge_owed) tcp::acknowledge_owed(connection_->tcb, actions);
     if (options_.ttl) connection_->path.ttl = uint8_t(options_.ttl);
     connection_->path.tos = uint8_t(options_.tos);
     shard_->tcp().absorb(*connection_, actions, now);
     shard_->tcp().pull(*connection_, now);
     shard_->tcp().flush(now);
+}
+
+// Switches that programs turn with every message (TCP_CORK around each response of nginx). Linux refuses no value of them, so
+// the twin of a connection hears of them when somebody looks at it. True: done.
+bool TcpSocket::turn_switch(int fd, int level, int name, const void* value, socklen_t len) {
+    if (level != IPPROTO_TCP || (name != TCP_CORK && name != TCP_NODELAY && name != TCP_QUICKACK))
+        return false;
+    if (value == nullptr || int(len) < int(sizeof(int))) return false;
+    std::lock_guard guard(control_);
+    if (connection_ == nullptr || state() != SocketState::offloaded) return false;
+    twin_has_options_ = false;
+    apply_option(fd, level, name, value, len);
+    config_changed(name == TCP_QUICKACK && options_.quickack);
+    return true;
 }
 
 Outcome TcpSocket::set_option(int fd, int level, int name, const void* value, socklen_t len) {
@@ -97,6 +112,7 @@ Outcome TcpSocket::set_option(int fd, int level, int name, const void* value, so
     if (live && level == IPPROTO_TCP && name == TCP_WINDOW_CLAMP && value && len >= sizeof(int) &&
         option_number(value, len) == 0)
         return Outcome::error(EINVAL);
+    if (live && turn_switch(fd, level, name, value, len)) return Outcome::value(0);
     const int result = sys::setsockopt(fd, level, name, value, len);
     if (result < 0) return Outcome::error(-result);
     if (effect == Effect::to_kernel && !live) {
@@ -269,8 +285,11 @@ void TcpSocket::inherited_options_to_twin(int fd) {
 }
 
 void TcpSocket::options_to_twin(int fd) const {
+    const auto put_any = [&](int level, int name, int value) {
+        sys::setsockopt(fd, level, name, &value, sizeof value);
+    };
     const auto put = [&](int level, int name, int value) {
-        if (value) sys::setsockopt(fd, level, name, &value, sizeof value);
+        if (value) put_any(level, name, value);
     };
     put(SOL_SOCKET, SO_REUSEADDR, options_.reuseaddr);
     put(SOL_SOCKET, SO_KEEPALIVE, options_.keepalive);
@@ -280,7 +299,10 @@ void TcpSocket::options_to_twin(int fd) const {
     if (const int low = receive_low_water_.load(std::memory_order_relaxed); low > 1)
         put(SOL_SOCKET, SO_RCVLOWAT, low);
     put(SOL_SOCKET, SO_MARK, options_.mark);
-    put(IPPROTO_TCP, TCP_NODELAY, options_.nodelay);
+    // Zero is news, too: turn_switch().
+    put_any(IPPROTO_TCP, TCP_NODELAY, options_.nodelay);
+    put_any(IPPROTO_TCP, TCP_CORK, options_.cork);
+    put_any(IPPROTO_TCP, TCP_QUICKACK, options_.quickack);
     put(IPPROTO_TCP, TCP_KEEPIDLE, options_.keepidle);
     put(IPPROTO_TCP, TCP_KEEPINTVL, options_.keepintvl);
     put(IPPROTO_TCP, TCP_KEEPCNT, options_.keepcnt);

@@ -165,7 +165,8 @@ class TcpSocket final : public Socket {
     void options_to_twin(int fd) const;
     void inherited_options_to_twin(int fd);
     void apply_options(tcp::TcpConfig& config) const;
-    void config_changed();
+    void config_changed(bool acknowledge_owed = false);
+    bool turn_switch(int fd, int level, int name, const void* value, socklen_t len);
     bool apply_option(int fd, int level, int name, const void* value, socklen_t len);
     bool apply_socket_option(int fd, int name, int n, const void* value, socklen_t len);
     void update_ready();  // [lease]
@@ -258,7 +259,8 @@ class TcpSocket final : public Socket {
         bool reuseaddr = false;
         int priority = 0, mark = 0;
     } options_;
-    // False: an accepted connection whose twin has not been told yet what it inherited; only getsockopt() asks it.
+    // False: the twin of a connection has not been told yet what it inherited from its listener, or what turn_switch() set; only
+    // getsockopt() and a move ask it.
     bool twin_has_options_ = true;
 
     SpinGovernor read_governor_, write_governor_;

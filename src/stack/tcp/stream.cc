@@ -73,9 +73,13 @@ void config_changed(Tcb& t, Instant now, Actions& out) {
         else
             t.timers.keepalive_at = std::max(now, t.timers.last_rcv + t.cfg.keepalive_idle);
         if (t.cc.kind != t.cfg.cc) change_algorithm(t);
-        // TCP_QUICKACK on: what is owed leaves now.
-        if (t.cfg.quickack && t.ack.pending) t.ack.now = true;
     }
+    out.set(kOutput);
+}
+
+void acknowledge_owed(Tcb& t, Actions& out) {
+    if (!t.ack.pending || !t.synchronised() || t.state == State::TIME_WAIT) return;
+    t.ack.now = true;
     out.set(kOutput);
 }
 

@@ -121,6 +121,8 @@ void close(Tcb& t, Instant now, Actions& out);
 void abort(Tcb& t, int error, Actions& out);
 // After nodelay, cork, quickack, keepalive, user_timeout ... of t.cfg were changed.
 void config_changed(Tcb& t, Instant now, Actions& out);
+// TCP_QUICKACK was set: what is owed leaves now.
+void acknowledge_owed(Tcb& t, Actions& out);
 // SO_RCVBUF / SO_SNDBUF as bytes of text.
 void set_buffers(Tcb& t, uint32_t send, uint32_t receive, bool fixed);
 // The path takes segments of at most `mss` bytes of payload with no options counted (path MTU less 40 or 60). What is in

@@ -311,6 +311,7 @@ void Script::config(ScriptLine& line) {
     flag("sack", c.sack);
     flag("nodelay", c.nodelay);
     flag("cork", c.cork);
+    const bool delayed = !c.quickack;
     flag("quickack", c.quickack);
     flag("keepalive", c.keepalive);
     flag("idle_restart", c.slow_start_after_idle);
@@ -354,6 +355,7 @@ void Script::config(ScriptLine& line) {
     if (t_.state == State::CLOSED) return;
     Actions a;
     config_changed(t_, now_, a);
+    if (delayed && t_.cfg.quickack) acknowledge_owed(t_, a);
     note(a);
     collect();
 }

@@ -253,7 +253,7 @@ TEST(DelayedAck, QuickackOptionOffAndOn) {
     c.recv({5001, 1001, kAck, "a"});
     EXPECT_FALSE(c.pull());
     c.t.cfg.quickack = true;
-    config_changed(c.t, c.now, c.fresh());
+    acknowledge_owed(c.t, c.fresh());
     EXPECT_TRUE(c.pull());
 }
 
