@@ -1,0 +1,120 @@
+"""Debian's verbs programs on the software HCA: two processes in two network namespaces, joined by its wire alone."""
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
+import case
+from netns import library
+
+LIBRARIES = os.path.join(os.path.dirname(library()), "softhca")
+DEVICES = "name=left mac=02:00:00:00:00:0a; name=right mac=02:00:00:00:00:0b"
+NUMBER = r"[0-9.]+"
+
+
+class SoftHca(case.NetCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        wire = tempfile.mkdtemp(prefix="softhca-", dir="/dev/shm")
+        cls.addClassCleanup(shutil.rmtree, wire)
+        cls.env = {"LD_LIBRARY_PATH": LIBRARIES, "SOFTHCA_WIRE": wire, "SOFTHCA": DEVICES}
+
+    def pair(self, program, *options, server=(), client=(), port=None):
+        """Runs both sides to their end and returns the client's output. port: where the server listens for the client's
+        exchange of addresses, over the kernel's TCP; None: there is no exchange."""
+        first = self.a.start(["stdbuf", "-oL", program, *options, *server], env=self.env)
+        if port:
+            self.a.wait_bound("tcp", port, process=first)
+            client = (*client, self.a.ip)
+        else:
+            first.expect(r"#bytes")  # printed when everything is ready to receive
+        second = self.b.run([program, *options, *client], env=self.env)
+        self.assertEqual(second.rc, 0, second.out)
+        self.assertEqual(first.wait(), 0, first.out)
+        return second.out
+
+
+class Verbs(SoftHca):
+    def test_devinfo_shows_the_described_devices(self):
+        done = self.a.run(["ibv_devinfo", "-v"], env=self.env)
+        self.assert_ok(done)
+        self.assertEqual(re.findall(r"hca_id:\s+(\S+)", done.out), ["left", "right"])
+        for line in ("state:\\s+PORT_ACTIVE", "link_layer:\\s+Ethernet", "max_tso:\\s+65536", "GID\\[  1\\]:.*RoCE v2"):
+            self.assertRegex(done.out, line)
+
+    def test_devinfo_without_a_device(self):
+        done = self.a.run(["ibv_devinfo"], env={**self.env, "SOFTHCA": "nonsense"})
+        self.assertIn('SOFTHCA: "nonsense" is not a key=value of a device', done.out)
+        self.assertIn("No IB devices found", done.out)
+
+    def pingpong(self, kind, *options):
+        out = self.pair(f"ibv_{kind}_pingpong", "-d", "left", "-g", "0", "-n", "200", *options, port=18515)
+        self.assertRegex(out, rf"200 iters in {NUMBER} seconds")
+
+    def test_rc(self):
+        self.pingpong("rc", "-c")
+
+    def test_rc_by_events(self):
+        self.pingpong("rc", "-c", "-e")
+
+    def test_rc_extended_api(self):
+        self.pingpong("rc", "-c", "-N", "-t")
+
+    def test_rc_device_memory(self):
+        self.pingpong("rc", "-c", "-j")
+
+    def test_uc(self):
+        self.pingpong("uc", "-c")
+
+    def test_ud(self):
+        self.pingpong("ud", "-c")
+
+    def test_srq(self):
+        self.pingpong("srq", "-c")
+
+
+class Raw(SoftHca):
+    def raw(self, program, *options):
+        left, right = "02:00:00:00:00:0a", "02:00:00:00:00:0b"
+        return self.pair(program, "-n", "500", "-s", "200", *options,
+                         server=["-d", "right", "--server", "-B", right, "-E", left],
+                         client=["-d", "left", "--client", "-B", left, "-E", right])
+
+    def test_latency(self):
+        self.assertRegex(self.raw("raw_ethernet_lat"), rf"(?m)^ 200 +500 +{NUMBER}")
+
+    def test_bandwidth_of_one_flow(self):
+        out = self.raw("raw_ethernet_bw", "-j", "10.9.0.1", "-J", "10.9.0.2", "-K", "5000", "-k", "5001")
+        self.assertRegex(out, rf"(?m)^ 200 +500 +{NUMBER}")
+
+
+class Perftest(SoftHca):
+    def perftest(self, program, *options):
+        out = self.pair(program, "-d", "left", "-x", "1", "-F", "-n", "200", *options, port=18515)
+        self.assertRegex(out, rf"(?m)^ \d+ +200 +{NUMBER}")
+
+    def test_write(self):
+        self.perftest("ib_write_lat")
+        self.perftest("ib_write_bw")
+
+    def test_read(self):
+        self.perftest("ib_read_lat")
+        self.perftest("ib_read_bw")
+
+    def test_send(self):
+        self.perftest("ib_send_lat")
+        self.perftest("ib_send_bw")
+        self.perftest("ib_send_lat", "-c", "UD")
+
+    def test_atomics(self):
+        self.perftest("ib_atomic_lat", "-A", "FETCH_AND_ADD")
+        self.perftest("ib_atomic_lat", "-A", "CMP_AND_SWAP")
+
+
+if __name__ == "__main__":
+    unittest.main()
