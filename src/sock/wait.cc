@@ -16,7 +16,8 @@ namespace vma::sock {
 namespace {
 
 constexpr unsigned kClockEvery = 16;  // spin loops between clock reads (20 ns each)
-constexpr unsigned kTwinEvery = 64;   // spin loops between looks at the kernel twins (90 ns each)
+// Between looks at the kernel twins while we spin: each is a system call, and what comes by the kernel takes longer anyway.
+constexpr Duration kTwinsEvery = Duration::micros(10);
 constexpr Duration kYieldAfter = Duration::micros(5);
 constexpr Duration kYieldEvery = Duration::micros(2);
 constexpr unsigned kMaxPollFds =
@@ -115,12 +116,14 @@ Outcome interrupted_call(Duration timeout) {
 }
 
 WaitEnd wait_until(WaitTarget& target, SpinGovernor& governor, const WaitLimits& limits) {
+    // Rings that always have something must not hide what came by the kernel.
+    if (governor.turn_of_twins()) TwinEvents::drain();
     if (target.ready(false)) return WaitEnd::ready;
     const Instant start = monotonic_now();
     Instant now = start;
     const Duration budget = governor.budget(limits.spin, limits.adaptive);
     const Instant spin_end = budget.ns < 0 ? Instant::never() : start + budget;
-    Instant next_yield = start + kYieldAfter;
+    Instant next_yield = start + kYieldAfter, next_twins = start;
     bool spinning = budget.ns != 0 && limits.spin_loops != 0;
 
     auto finish = [&](WaitEnd end) {
@@ -130,8 +133,11 @@ WaitEnd wait_until(WaitTarget& target, SpinGovernor& governor, const WaitLimits&
     for (unsigned loop = 1;; loop++) {
         if (pending_signal() != PendingSignal::none) return finish(WaitEnd::interrupted);
         target.progress();
-        if (loop % kTwinEvery == 1) TwinEvents::drain();
         if (target.ready(false)) return finish(WaitEnd::ready);
+        if (now >= next_twins) {
+            next_twins = now + kTwinsEvery;
+            if (TwinEvents::drain() && target.ready(false)) return finish(WaitEnd::ready);
+        }
         if (loop % kClockEvery == 0 || !spinning) {
             now = monotonic_now();
             if (now >= limits.deadline) return finish(WaitEnd::timeout);

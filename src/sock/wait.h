@@ -21,12 +21,14 @@ class SpinGovernor {
   public:
     // How long to spin now: `configured` < 0 for ever, 0 never, else the bound. `adaptive`: learn within the bound.
     Duration budget(Duration bound, bool adaptive);
+    // Is it time to look at the kernel twins before anything else? One wait in 16.
+    bool turn_of_twins() { return ++waits_ % 16 == 0; }
     // The wait lasted `waited`; `spinning`: it ended while spinning.
     void learn(Duration waited, bool spinning);
 
   private:
     int64_t expected_ns_ = 0;  // moving average of the waits, 1/4 weight to the newest
-    uint32_t calls_ = 0;
+    uint32_t calls_ = 0, waits_ = 0;
 };
 
 enum class WaitEnd : uint8_t { ready, timeout, interrupted };
