@@ -99,6 +99,16 @@ class Ring {
     Status steer(const FlowKey& key) { return steer(key, -1); }
     virtual void unsteer(const FlowKey& key) = 0;
 
+    // Multicast: after join() returned, this ring gets a copy of every whole datagram to the group and port `local` that
+    // arrives on its interface, and `twin`, the kernel socket of the caller that is a member, queues none of these; all other
+    // sockets of the host go on getting theirs from the kernel. Once per twin and group; leave() with the same undoes it, and
+    // needs the twin to be open. What arrives while join() runs may come by both. EOPNOTSUPP: not with this ring; ENOSPC.
+    virtual Status join(const Endpoint& local, int twin) {
+        (void)local, (void)twin;
+        return Errno{EOPNOTSUPP};
+    }
+    virtual void leave(const Endpoint& local, int twin) { (void)local, (void)twin; }
+
     // Sleep protocol: arm(), and if it returns true (nothing pending) wait until wake_fd() polls readable, then disarm().
     // arm() false: frames are there already, do not sleep. While disarmed the fd's readiness means nothing.
     virtual int wake_fd() const = 0;

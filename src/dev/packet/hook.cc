@@ -87,6 +87,40 @@ Status fail(std::string* why, int error, std::string text) {
     return Errno{error};
 }
 
+// The tables of a program, into the places that are still empty.
+void find_maps(const bpf::ProgramInfo& program, vma_programs& found) {
+    for (uint32_t i = 0; i < program.map_count; ++i) {
+        const int fd = bpf::map_by_id(program.maps[i]);
+        bpf::MapInfo m;
+        if (fd < 0) continue;
+        int* to = nullptr;
+        const auto is = [&](const char* name, bool shape) {
+            return shape && !std::strcmp(m.name, name);
+        };
+        if (bpf::map_info(fd, m) == 0) {
+            if (is("vma_slots", m.value_size == sizeof(vma_slot) && m.entries == VMA_SLOTS))
+                to = &found.slots;
+            if (is("vma_ports", m.value_size == sizeof(vma_ports))) to = &found.ports;
+            if (is("vma_flows", m.key_size == sizeof(vma_flow_key))) to = &found.flows;
+            if (is("vma_rings", m.entries == VMA_RING_TABLE)) to = &found.rings;
+            if (is("vma_owners", m.entries == VMA_SLOTS)) to = &found.owners;
+            if (is("vma_groups", m.value_size == sizeof(vma_group))) to = &found.groups;
+            if (is("vma_twins", m.key_size == sizeof(vma_twin_key))) to = &found.twins;
+        }
+        if (to && *to < 0)
+            *to = fd;
+        else
+            sys::close(fd);
+    }
+}
+
+bool all_there(const vma_programs& p) {
+    for (int fd :
+         {p.rx, p.tx, p.twin, p.flows, p.slots, p.ports, p.rings, p.owners, p.groups, p.twins})
+        if (fd < 0) return false;
+    return true;
+}
+
 }  // namespace
 
 Status PrivateMapping::map(int fd, size_t bytes, int protection, uint64_t offset, bool populate) {
@@ -244,22 +278,17 @@ Status Hook::load(std::string* why) {
                     "CAP_PERFMON (or CAP_SYS_ADMIN) are "
                     "needed");
     if (r < 0) return fail(why, -r, fmt::format("loading the BPF programs failed: errno {}", -r));
-    const Status mapped = map_tables(fds.slots, fds.ports);
-    sys::close(fds.slots);
-    sys::close(fds.ports);
-    bpf::ProgramInfo rx, tx;
+    bpf::ProgramInfo rx, tx, twin;
     bpf::program_info(fds.rx, rx);
     bpf::program_info(fds.tx, tx);
-    const Status moved[] = {flows_.adopt(fds.flows), rings_.adopt(fds.rings),
-                            owners_.adopt(fds.owners), rx_program_.adopt(fds.rx),
-                            tx_program_.adopt(fds.tx)};
-    if (!mapped) return fail(why, mapped.error(), "mapping the BPF tables failed");
-    for (const Status& s : moved)
-        if (!s) return fail(why, s.error(), "no descriptor left for the BPF maps");
+    bpf::program_info(fds.twin, twin);
+    if (Status s = adopt_tables(fds); !s)
+        return fail(why, s.error(), "mapping the BPF tables failed, or no descriptor is left");
     if (Status s = make_token(); !s) return fail(why, s.error(), "making the life token failed");
     head().version = VMA_HOOK_VERSION;
     head().rx_program = rx.id;
     head().tx_program = tx.id;
+    head().twin_program = twin.id;
     std::atomic_ref(head().magic).store(VMA_HOOK_MAGIC, std::memory_order_release);
     shared_ = bpf::map_exists(token_) == 1;
     return {};
@@ -272,6 +301,26 @@ Status Hook::map_tables(int slots, int ports) {
     slots_ = reinterpret_cast<vma_slot*>(slots_map_.at());
     ports_ = reinterpret_cast<vma_ports*>(ports_map_.at());
     return {};
+}
+
+// Takes the descriptors over, whatever the outcome.
+Status Hook::adopt_tables(const vma_programs& found) {
+    Status s = map_tables(found.slots, found.ports);
+    sys::close(found.slots);
+    sys::close(found.ports);
+    const Status moved[] = {flows_.adopt(found.flows),   rings_.adopt(found.rings),
+                            owners_.adopt(found.owners), groups_.adopt(found.groups),
+                            twins_.adopt(found.twins),   rx_program_.adopt(found.rx),
+                            tx_program_.adopt(found.tx), twin_program_.adopt(found.twin)};
+    for (const Status& m : moved)
+        if (s) s = m;
+    return s;
+}
+
+void Hook::drop_tables() {
+    for (OwnFd* fd : {&flows_, &rings_, &owners_, &groups_, &twins_, &rx_program_, &tx_program_,
+                      &twin_program_})
+        fd->reset();
 }
 
 Status Hook::make_token() {
@@ -304,53 +353,28 @@ bool Hook::join(int ifindex) {
 }
 
 bool Hook::join_program(uint32_t program_id) {
-    const int rx = bpf::program_by_id(program_id);
-    if (rx < 0) return false;
+    vma_programs found;
+    std::memset(&found, -1, sizeof found);  // no descriptors
+    found.rx = bpf::program_by_id(program_id);
+    if (found.rx < 0) return false;
     bpf::ProgramInfo info;
-    if (bpf::program_info(rx, info) < 0 || std::strcmp(info.name, kRxName) != 0) {
-        sys::close(rx);
+    if (bpf::program_info(found.rx, info) < 0 || std::strcmp(info.name, kRxName) != 0) {
+        sys::close(found.rx);
         return false;
     }
-    int slots = -1, ports = -1, flows = -1, rings = -1, owners = -1;
-    for (uint32_t i = 0; i < info.map_count; ++i) {
-        const int fd = bpf::map_by_id(info.maps[i]);
-        bpf::MapInfo m;
-        if (fd < 0) continue;
-        int* to = nullptr;
-        if (bpf::map_info(fd, m) == 0) {
-            if (!std::strcmp(m.name, "vma_slots") && m.value_size == sizeof(vma_slot) &&
-                m.entries == VMA_SLOTS)
-                to = &slots;
-            if (!std::strcmp(m.name, "vma_ports") && m.value_size == sizeof(vma_ports)) to = &ports;
-            if (!std::strcmp(m.name, "vma_flows") && m.key_size == sizeof(vma_flow_key))
-                to = &flows;
-            if (!std::strcmp(m.name, "vma_rings") && m.entries == VMA_RING_TABLE) to = &rings;
-            if (!std::strcmp(m.name, "vma_owners") && m.entries == VMA_SLOTS) to = &owners;
-        }
-        if (to && *to < 0)
-            *to = fd;
-        else
-            sys::close(fd);
-    }
-    bool ok = slots >= 0 && ports >= 0 && flows >= 0 && rings >= 0 && owners >= 0 &&
-              map_tables(slots, ports).ok();
+    find_maps(info, found);
+    bool ok = found.slots >= 0 && found.ports >= 0 && map_tables(found.slots, found.ports).ok();
     ok = ok && std::atomic_ref(head().magic).load(std::memory_order_acquire) == VMA_HOOK_MAGIC &&
          head().version == VMA_HOOK_VERSION && head().rx_program == program_id;
-    const int tx = ok ? bpf::program_by_id(head().tx_program) : -1;
-    ok = tx >= 0 && make_token().ok();
-    if (slots >= 0) sys::close(slots);
-    if (ports >= 0) sys::close(ports);
     if (ok) {
-        const Status moved[] = {flows_.adopt(flows), rings_.adopt(rings), owners_.adopt(owners),
-                                rx_program_.adopt(rx), tx_program_.adopt(tx)};
-        for (const Status& s : moved) ok = ok && s.ok();
-    } else {
-        for (int fd : {flows, rings, owners, rx, tx})
-            if (fd >= 0) sys::close(fd);
+        found.tx = bpf::program_by_id(head().tx_program);
+        found.twin = bpf::program_by_id(head().twin_program);
+        if (bpf::program_info(found.twin, info) == 0) find_maps(info, found);
     }
+    ok = ok && all_there(found) && make_token().ok();
+    ok = adopt_tables(found).ok() && ok;
     if (!ok) {
-        flows_.reset(), rings_.reset(), owners_.reset();
-        rx_program_.reset(), tx_program_.reset();
+        drop_tables();
         slots_map_.reset(), ports_map_.reset(), token_map_.reset();
         slots_ = nullptr;
         ports_ = nullptr;

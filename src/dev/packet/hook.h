@@ -1,4 +1,4 @@
-// Hook: the two BPF programs and their maps, one set per network namespace shared by every process that may (CAP_SYS_ADMIN,
+// Hook: the BPF programs and their maps, one set per network namespace shared by every process that may (CAP_SYS_ADMIN,
 // same layout version), otherwise one set of this process alone.
 //
 // The first comer loads; later ones find the program on an interface and take the same maps and links by id. Nothing is
@@ -23,6 +23,8 @@
 #include "dev/packet/keeper.h"
 #include "dev/packet/layout.h"
 #include "dev/ring.h"
+
+struct vma_programs;
 
 namespace vma {
 
@@ -49,6 +51,12 @@ class Gates;
 
 // Can it be a flow of a hook: a unicast IPv4 TCP or UDP tuple?
 bool can_be_flow(const FlowKey& key);
+
+// An IPv4 multicast group and a port, on an interface.
+struct GroupPort {
+    Endpoint group;
+    int ifindex = 0;
+};
 
 class Hook {
   public:
@@ -85,6 +93,18 @@ class Hook {
     Status steer(uint32_t slot, const FlowKey& key, const FlowGate* gate = nullptr);
     // Only a flow of this slot (and gate); false when there is none.
     bool unsteer(uint32_t slot, const FlowKey& key, const FlowGate* gate = nullptr);
+
+    // ---- Multicast: copies, beside what the kernel goes on delivering
+    // From now on the slot's ring gets a copy of what comes to the group. Again for the same slot: no effect. EINVAL: not an
+    // IPv4 group and port. ENOSPC: VMA_GROUP_RINGS rings have it. EBUSY: the tables stayed locked.
+    Status add_to_group(uint32_t slot, const GroupPort& where);
+    void remove_from_group(uint32_t slot, const GroupPort& where);
+    // From now on the kernel socket `twin`, which has the hook's filter, does not queue what came to the group on that
+    // interface and was copied to rings.
+    Status attach_filter(int twin);
+    Status mute_twin(uint32_t slot, const GroupPort& where, int twin);
+    void unmute_twin(const GroupPort& where, int twin);
+    void unmute_twins(uint32_t slot);  // all that were muted for the slot
 
     // ---- A process that is about to lose its privileges
     // The slot gets an owner page, and every flow of it a gate. After this no program runs any more that has seen a flow
@@ -136,6 +156,8 @@ class Hook {
     Status load(std::string* why);
     bool join(int ifindex);
     bool join_program(uint32_t program_id);
+    Status adopt_tables(const vma_programs& found);
+    void drop_tables();
     Status map_tables(int slots, int ports);
     Status make_token();
     Status ensure_link(int ifindex, uint32_t type, int program, uint32_t program_id);
@@ -145,6 +167,9 @@ class Hook {
     bool lock_tables();
     void unlock_tables();
     void drop_flows(const bool* dead_slots, bool free_slots = true);
+    void drop_groups(const bool* dead_slots);
+    void drop_twins(const bool* slots);
+    bool counts(uint32_t slot, uint32_t generation) const;
     void count_port(const vma_flow_key& key, int32_t by);
     bool is_stale(const vma_flow& flow) const;
     bool reclaim(uint32_t slot, const vma_flow_key& key, const vma_flow& wanted);
@@ -165,7 +190,8 @@ class Hook {
     std::atomic<bool> left_{false};
     std::atomic<bool> holds_guard_{false};  // the egress links are among links_
     std::atomic<uint32_t> inside_{0};
-    OwnFd namespace_, flows_, rings_, owners_, rx_program_, tx_program_;
+    OwnFd namespace_, flows_, rings_, owners_, groups_, twins_;
+    OwnFd rx_program_, tx_program_, twin_program_;
     PrivateMapping slots_map_, ports_map_, token_map_;
     vma_slot* slots_ = nullptr;
     vma_ports* ports_ = nullptr;

@@ -138,6 +138,7 @@ void Hook::bury(uint32_t slot, uint32_t owner) {
     if (owns(slot, owner)) {
         bool which[VMA_SLOTS] = {};
         which[slot] = true;
+        drop_groups(which);
         drop_flows(which);
     }
     unlock_tables();
@@ -172,7 +173,7 @@ void Hook::leave_to_keeper() {
     left_.store(true);
     // Who sweeps the tables meanwhile holds their lock.
     while (inside_.load() != 0) sys::raw(SYS_sched_yield);
-    flows_.reset(), rings_.reset(), owners_.reset(), rx_program_.reset(), tx_program_.reset();
+    drop_tables();
     slots_map_.become_zeros();
     ports_map_.become_zeros();
 }
@@ -339,7 +340,10 @@ unsigned Hook::sweep_tables() {
     if (count == 0 && !guarded) return 0;
     if (!lock_tables()) return 0;
     if (count) look();  // another process may have swept while we waited
-    if (count) drop_flows(dead);
+    if (count) {
+        drop_groups(dead);
+        drop_flows(dead);
+    }
     if (guarded) (void)ensure_guard();
     unlock_tables();
     return count;

@@ -5,7 +5,7 @@
 #include <linux/types.h>
 
 #define VMA_HOOK_MAGIC 0x766d6172u /* "vmar" */
-#define VMA_HOOK_VERSION 4u
+#define VMA_HOOK_VERSION 5u
 
 /* Slots 1..VMA_SLOTS-1 are rings; entry 0 of the slot table is the hook's head. */
 #define VMA_SLOTS 512
@@ -39,6 +39,37 @@ struct vma_flow {
     __u32 gate_value;
     __u32 zero;
 };
+
+/* Multicast: who gets a copy of what comes to a group and port on an interface. Group and port in network order. */
+#define VMA_GROUPS 16384
+#define VMA_GROUP_RINGS 16 /* most rings of one interface with the same group and port */
+struct vma_group_key {
+    __u32 group;
+    __u32 ifindex;
+    __u16 port;
+    __u16 zero;
+};
+/* Filled from the front; slot 0: none. One counts only while its slot has this generation. Written under the hook's lock. */
+struct vma_group {
+    struct {
+        __u32 slot;
+        __u32 generation;
+    } rings[VMA_GROUP_RINGS];
+};
+
+/* What a twin (by socket cookie) must not queue, because its owner has it from the ring in `slot`: datagrams to the group that
+ * came in on the interface and that vma_rx has marked as copied. */
+#define VMA_TWINS 65536
+struct vma_twin_key {
+    __u64 cookie;
+    __u32 group;
+    __u32 ifindex;
+};
+struct vma_twin {
+    __u32 slot;
+};
+/* The mark: sk_buff's tc_index, which nothing else uses between ingress and a socket. "vm" */
+#define VMA_COPIED 0x766d
 
 /* One per slot. The two halves are written by different sides: `sleeping` and the owner's fields by user space, the
  * counters by the BPF program. */
@@ -78,6 +109,7 @@ struct vma_hook_head {
     __u32 lock;    /* life token of the process that sweeps or attaches; 0: free */
     __u32 rx_program; /* ids */
     __u32 tx_program;
+    __u32 twin_program;
 };
 
 /* Flows per local port: [0] TCP, [1] UDP, index is the port in host order. A hint only: a count that stays too high after a
@@ -95,7 +127,7 @@ struct vma_frame_meta {
     __u16 vlan_tci;
     __u8 ip_summed; /* VMA_SUM_* */
     __u8 has_vlan;
-    __u8 copied; /* the kernel has this frame too (ICMP errors) */
+    __u8 copied; /* the kernel has this frame too (ICMP errors, multicast) */
     __u8 zero;
 };
 #define VMA_FRAME_OFFSET 18
@@ -109,6 +141,7 @@ struct vma_frame_meta {
 
 #ifdef __cplusplus
 static_assert(sizeof(vma_flow_key) == 40 && sizeof(vma_flow) == 24 && sizeof(vma_slot) == 128 &&
-              sizeof(vma_hook_head) <= sizeof(vma_slot) &&
+              sizeof(vma_hook_head) <= sizeof(vma_slot) && sizeof(vma_group_key) == 12 &&
+              sizeof(vma_group) == 8 * VMA_GROUP_RINGS && sizeof(vma_twin_key) == 16 &&
               sizeof(vma_owner) == 128 + 4 * VMA_GATES && sizeof(vma_frame_meta) == 16);
 #endif

@@ -9,6 +9,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <new>
 #include <utility>
@@ -62,6 +63,8 @@ class PacketRing final : public Ring {
     unsigned send(std::span<const TxFrame> frames, int* why) override;
     Status steer(const FlowKey& key, int twin) override;
     void unsteer(const FlowKey& key) override;
+    Status join(const Endpoint& local, int twin) override;
+    void leave(const Endpoint& local, int twin) override;
     Status lose_privileges() override;
     int wake_fd() const override { return doorbell_.fd(); }
     bool arm() override;
@@ -79,6 +82,7 @@ class PacketRing final : public Ring {
         return std::atomic_ref(page ? page->sleeping : slot().sleeping);
     }
     void set_caps(uint32_t mtu);
+    void leave_groups();
     Status map_doorbell(int bell);
     void silence_doorbell();
 
@@ -87,6 +91,7 @@ class PacketRing final : public Ring {
     Hook* hook_ = nullptr;  // null: lent
     uint32_t slot_ = 0, token_ = 0;
     int ifindex_ = 0;
+    std::map<Endpoint, unsigned> groups_;  // of this ring in the hook: twins that share it
     Gates gates_;
     std::atomic<vma_owner*> page_{nullptr};  // of gates_: somebody else steers
     PrivateMapping token_map_;               // lent: the life token
@@ -110,8 +115,10 @@ PacketRing::~PacketRing() {
     }
     if (page_.load())
         gates_.shut_all();  // the slot goes with the life token
-    else if (slot_)
+    else if (slot_) {
+        leave_groups();
         hook_->release(slot_);
+    }
     if (hook_) hook_->close();
 }
 
@@ -228,6 +235,7 @@ Status PacketRing::lose_privileges() {
     Status s = gates_.map(page);
     if (s) s = keeper->show(ifindex_, slot_, token_, doorbell_.fd());
     if (s) s = hook_->gate_flows(slot_, page, gates_);
+    if (s) leave_groups();
     sys::close(page);
     if (!s) {
         gates_.unmap();
@@ -258,6 +266,42 @@ void PacketRing::unsteer(const FlowKey& key) {
     FlowGate was;
     // With that the flow is the kernel's; its entry is only in the way of whoever wants the tuple next.
     if (gates_.shut(key, &was)) ring_keeper()->unsteer(slot_, key, was);
+}
+
+// A broker steers no groups: what is copied on behalf of others it cannot check as it can a tuple.
+Status PacketRing::join(const Endpoint& local, int twin) {
+    if (page_.load(std::memory_order_relaxed)) return Errno{EOPNOTSUPP};
+    const GroupPort where{local, ifindex_};
+    // What arrives between the last two steps comes by both: so whatever takes long goes first.
+    if (const Status s = hook_->attach_filter(twin); !s) return s;
+    const auto group = groups_.find(local);
+    if (group == groups_.end()) {
+        if (const Status s = hook_->add_to_group(slot_, where); !s) return s;
+    }
+    const Status s = hook_->mute_twin(slot_, where, twin);
+    if (s)
+        ++groups_[local];
+    else if (group == groups_.end())
+        hook_->remove_from_group(slot_, where);
+    return s;
+}
+
+void PacketRing::leave(const Endpoint& local, int twin) {
+    const auto found = groups_.find(local);
+    if (found == groups_.end()) return;
+    const GroupPort where{local, ifindex_};
+    hook_->unmute_twin(where, twin);
+    if (--found->second != 0) return;
+    groups_.erase(found);
+    hook_->remove_from_group(slot_, where);
+}
+
+// They are the kernel's again; the twins' filters are still there and keep everything.
+void PacketRing::leave_groups() {
+    if (groups_.empty()) return;
+    hook_->unmute_twins(slot_);
+    for (const auto& [group, twins] : groups_) hook_->remove_from_group(slot_, {group, ifindex_});
+    groups_.clear();
 }
 
 unsigned PacketRing::recv(std::span<Packet> out) {

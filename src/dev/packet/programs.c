@@ -13,10 +13,13 @@ int vma_programs_load(struct vma_programs* out) {
     if (error < 0) return error;
     out->rx = skeleton.progs.vma_rx.prog_fd;
     out->tx = skeleton.progs.vma_tx.prog_fd;
+    out->twin = skeleton.progs.vma_twin.prog_fd;
     out->flows = skeleton.maps.vma_flows.map_fd;
     out->slots = skeleton.maps.vma_slots.map_fd;
     out->ports = skeleton.maps.vma_ports.map_fd;
     out->rings = skeleton.maps.vma_rings.map_fd;
     out->owners = skeleton.maps.vma_owners.map_fd;
+    out->groups = skeleton.maps.vma_groups.map_fd;
+    out->twins = skeleton.maps.vma_twins.map_fd;
     return 0;
 }

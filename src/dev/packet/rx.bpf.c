@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: (BSD-3-Clause OR GPL-2.0-only)
-// The packet ring's two programs, both TCX (tcx ingress and egress, Linux 6.6).
+// The packet ring's programs: two for TCX (tcx ingress and egress, Linux 6.6) and a socket filter.
 //
 // vma_rx   one per interface for all processes: frames of a steered flow are copied into that ring's BPF ring buffer and end
-//          there; everything else goes on to the kernel untouched.
+//          there; multicast is copied to every ring that has the group and goes on to the kernel, marked; everything else
+//          goes on to the kernel untouched.
 // vma_tx   the guard: what the kernel itself sends for a guarded tuple (RST and ACK of a twin that knows nothing) ends here.
 //          The rings' own frames leave by PACKET_QDISC_BYPASS and never pass it.
+// vma_twin the filter of a twin that is in a group: what its ring has a copy of is not queued a second time.
 #include <linux/bpf.h>
 #include <linux/in.h>
 // after the kernel's types, which these use
@@ -17,6 +19,7 @@
 #define TCX_PASS_ON (-1)  // TCX_NEXT
 #define TCX_DROP 2
 #define FOR_THIS_HOST 0  // PACKET_HOST
+#define FOR_A_GROUP 2    // PACKET_MULTICAST
 #define STREAM_SOCKET 1  // SOCK_STREAM
 #ifndef BPF_F_CURRENT_NETNS
 #define BPF_F_CURRENT_NETNS (-1L)
@@ -57,6 +60,22 @@ struct {
     __type(key, __u32);
     __type(value, struct vma_ports);
 } vma_ports SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __uint(max_entries, VMA_GROUPS);
+    __type(key, struct vma_group_key);
+    __type(value, struct vma_group);
+} vma_groups SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __uint(max_entries, VMA_TWINS);
+    __type(key, struct vma_twin_key);
+    __type(value, struct vma_twin);
+} vma_twins SEC(".maps");
 
 struct ring_shape {
     __uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -224,7 +243,7 @@ static __always_inline int drop_full(const struct hit* hit) {
     return TCX_DROP;
 }
 
-// Copies the frame to the flow's ring. A full ring drops it, as a full socket buffer would.
+// Copies the frame to the flow's ring. A full ring drops it, as a full socket buffer would. `copied`: the kernel has it too.
 static __always_inline int deliver(struct __sk_buff* skb, const struct hit* hit, int copied) {
     struct vma_slot* s = hit->slot;
     struct vma_owner* owner = hit->owner;
@@ -252,7 +271,8 @@ static __always_inline int deliver(struct __sk_buff* skb, const struct hit* hit,
         __sync_fetch_and_add(&s->dropped_long, 1);
     return TCX_DROP;
 full:
-    return copied ? TCX_PASS_ON : drop_full(hit);
+    drop_full(hit);
+    return copied ? TCX_PASS_ON : TCX_DROP;
 done:
     if (owner)
         wake(&owner->sleeping, &owner->doorbells, slot);
@@ -297,13 +317,43 @@ static __always_inline int icmp_error(struct __sk_buff* skb, __u32 offset) {
     return deliver(skb, &hit, 1);
 }
 
+// One ring's copy of a multicast frame; 1 when the ring is one that counts. Its twins do not get what it had no room for.
+static __noinline int copy_to(struct __sk_buff* skb, __u32 slot, __u32 generation) {
+    struct vma_slot* s = bpf_map_lookup_elem(&vma_slots, &slot);
+    if (!s || *(volatile __u32*)&s->generation != generation) return 0;
+    struct hit hit = {};
+    hit.slot = s;
+    hit.number = slot;
+    deliver(skb, &hit, 1);
+    return 1;
+}
+
+// Every ring with the group gets a copy; other processes, and the kernel's own members, get theirs from the kernel.
+static __always_inline int to_group(struct __sk_buff* skb, __be32 group, __be16 port) {
+    // A mark from elsewhere (another namespace, of which this interface is the peer) means nothing here.
+    if (skb->tc_index == VMA_COPIED) skb->tc_index = 0;
+    const __u32 zero = 0;
+    struct vma_ports* ports = bpf_map_lookup_elem(&vma_ports, &zero);
+    if (!ports || !ports->flows[1][bpf_ntohs(port)]) return TCX_PASS_ON;
+    struct vma_group_key key = {.group = group, .ifindex = skb->ifindex, .port = port};
+    const struct vma_group* members = bpf_map_lookup_elem(&vma_groups, &key);
+    if (!members) return TCX_PASS_ON;
+    for (int i = 0; i < VMA_GROUP_RINGS; i++) {
+        const __u32 slot = members->rings[i].slot;
+        if (!slot) break;
+        if (copy_to(skb, slot, members->rings[i].generation)) skb->tc_index = VMA_COPIED;
+    }
+    return TCX_PASS_ON;
+}
+
 SEC("tc") int vma_rx(struct __sk_buff* skb) {
     struct {
         struct ipv4 ip;
         struct ports l4;
     } __attribute__((packed)) head;
-    // Looped multicast (pkt_type 5) comes without an Ethernet header; other types have other receivers besides us.
-    if (skb->pkt_type != FOR_THIS_HOST || skb->protocol != bpf_htons(IPV4_ETHERTYPE))
+    // What this host's own multicast loops back to it (pkt_type 5) comes without an Ethernet header, and is the kernel's.
+    const int grouped = skb->pkt_type == FOR_A_GROUP;
+    if ((skb->pkt_type != FOR_THIS_HOST && !grouped) || skb->protocol != bpf_htons(IPV4_ETHERTYPE))
         return TCX_PASS_ON;
     if (skb->vlan_present && (skb->vlan_tci & 0xfff)) return TCX_PASS_ON;
     const void *data = (void*)(long)skb->data, *end = (void*)(long)skb->data_end;
@@ -316,10 +366,12 @@ SEC("tc") int vma_rx(struct __sk_buff* skb) {
     // Any fragment: ports are in the first one only, and the kernel puts the datagram together for the twin.
     if (head.ip.frag & bpf_htons(0x3fff)) return TCX_PASS_ON;
     if (head.ip.src == head.ip.dst) return TCX_PASS_ON;
+    if (grouped && head.ip.protocol != IPPROTO_UDP) return TCX_PASS_ON;
     if (head.ip.protocol == IPPROTO_ICMP) return icmp_error(skb, ETHERNET_BYTES + header);
     if (port_index(head.ip.protocol) < 0) return TCX_PASS_ON;
     if (header > 20 && bpf_skb_load_bytes(skb, ETHERNET_BYTES + header, &head.l4, sizeof(head.l4)))
         return TCX_PASS_ON;
+    if (grouped) return to_group(skb, head.ip.dst, head.l4.dst);
     struct hit hit;
     if (!find_flow(head.ip.protocol, head.ip.dst, head.l4.dst, head.ip.src, head.l4.src, &hit))
         return TCX_PASS_ON;
@@ -364,4 +416,16 @@ SEC("tc") int vma_tx(struct __sk_buff* skb) {
         if (!(flags & 4) || is_from_connection(skb)) return TCX_PASS_ON;
     }
     return TCX_DROP;
+}
+
+#define KEEP_ALL (-1)
+#define KEEP_NONE 0
+
+SEC("socket") int vma_twin(struct __sk_buff* skb) {
+    if (skb->tc_index != VMA_COPIED) return KEEP_ALL;
+    struct vma_twin_key key = {.cookie = bpf_get_socket_cookie(skb), .ifindex = skb->ifindex};
+    if (bpf_skb_load_bytes_relative(skb, offsetof(struct ipv4, dst), &key.group, sizeof(key.group),
+                                    BPF_HDR_START_NET))
+        return KEEP_ALL;
+    return bpf_map_lookup_elem(&vma_twins, &key) ? KEEP_NONE : KEEP_ALL;
 }
