@@ -51,6 +51,7 @@ Shard* Shard::make(const Parts& parts) {
     shard->wake_fd_ = parts.ring->wake_fd();
     shard->ring_kind_ = parts.ring_kind;
     udp->mac = parts.mac;
+    udp->pool = parts.pool;
     return shard;
 }
 
@@ -129,8 +130,33 @@ void Shard::progress_all() {
     }
 }
 
+Status Shard::join(const Endpoint& group, int twin) {
+    if (ring_ == nullptr) return Errno{ENETDOWN};
+    drain();
+    return ring_->join(group, twin);
+}
+
+Status Shard::set_groups(UdpEndpoint& endpoint, std::span<const GroupFilter::Membership> groups) {
+    UdpGroups::remove(endpoint);
+    if (endpoint.groups)
+        arena_->free(const_cast<GroupFilter*>(endpoint.groups), endpoint.groups_bytes);
+    endpoint.groups = nullptr;
+    if (groups.empty()) return {};
+    size_t sources = 0;
+    for (const GroupFilter::Membership& m : groups) sources += m.sources.size();
+    endpoint.groups_bytes = uint32_t(GroupFilter::bytes(groups.size(), sources));
+    void* block = arena_->allocate(endpoint.groups_bytes);
+    if (block == nullptr) return Errno{ENOMEM};
+    endpoint.groups = GroupFilter::make(block, groups);
+    udp_->groups.insert(endpoint);
+    return {};
+}
+
 UdpEndpoint* Shard::make_udp(const Endpoint& local) { return arena_->make<UdpEndpoint>(local); }
-void Shard::free_udp(UdpEndpoint* endpoint) { arena_->destroy(endpoint); }
+void Shard::free_udp(UdpEndpoint* endpoint) {
+    (void)set_groups(*endpoint, {});
+    arena_->destroy(endpoint);
+}
 
 bool Shard::arm() {
     if (!InternalThread::is_current()) program_sleepers_.fetch_add(1, std::memory_order_relaxed);

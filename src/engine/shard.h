@@ -79,6 +79,14 @@ class Shard {
     void unsteer(const FlowKey& key) {
         if (ring_) ring_->unsteer(key);
     }
+    // [lease] As Ring's. join() first takes what waits in the ring, which the twin has too if the ring has the group already.
+    Status join(const Endpoint& group, int twin);
+    void leave(const Endpoint& group, int twin) {
+        if (ring_) ring_->leave(group, twin);
+    }
+    // [lease] Replaces what the endpoint, which is in place with its addresses, takes of multicast; none: nothing. ENOMEM: it
+    // takes nothing.
+    Status set_groups(UdpEndpoint& endpoint, std::span<const GroupFilter::Membership> groups);
     // [lease] An endpoint in the arena, and back.
     UdpEndpoint* make_udp(const Endpoint& local);
     void free_udp(UdpEndpoint* endpoint);

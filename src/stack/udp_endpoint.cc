@@ -8,6 +8,7 @@ namespace vma {
 UdpEndpoint::~UdpEndpoint() {
     purge();
     fresh_hook.unlink();
+    group_hook.unlink();
 }
 
 DropReason UdpEndpoint::deliver(Packet packet, const UdpRxInfo& info) {

@@ -19,6 +19,7 @@
 #include "base/time.h"
 #include "pkt/packet.h"
 #include "stack/demux.h"
+#include "stack/group_filter.h"
 
 namespace vma {
 
@@ -75,6 +76,12 @@ class UdpEndpoint {
     // super-frame the tail that does not fit is counted in dropped_full. Else the packet is freed and the reason says why.
     DropReason deliver(Packet packet, const UdpRxInfo& info);
 
+    // Does it take what came to this multicast group and port from `source`?
+    bool admits_group(const Endpoint& group, const Endpoint& source) const {
+        return local.port == group.port && (local.addr.is_any() || local.addr == group.addr) &&
+               admits(source) && groups->admits(group.addr.v4_host(), source.addr.v4_host());
+    }
+
     bool readable() const { return !queue_.empty(); }
     // Oldest unread datagram; false when there is none.
     bool peek(UdpDatagram& out);
@@ -93,6 +100,10 @@ class UdpEndpoint {
     uint16_t ip_id = 0;     // last IPv4 id of a connected endpoint (ip_id.h); random at connect
     void* owner = nullptr;  // of the layer above (its socket record); not touched here
     ListHook fresh_hook;    // in UdpStack::fresh since something arrived
+    // Memberships on the interface of this shard; null: none, and it is in no UdpGroups. The memory is of whoever sets it.
+    const GroupFilter* groups = nullptr;
+    uint32_t groups_bytes = 0;  // of that memory, for its owner
+    ListHook group_hook;        // in UdpGroups
 
   private:
     uint32_t first_size(const UdpRxInfo& info) const;
@@ -104,5 +115,32 @@ class UdpEndpoint {
 
 using UdpFreshList = List<UdpEndpoint, &UdpEndpoint::fresh_hook>;
 using UdpDemux = Demux<UdpEndpoint>;
+
+// The endpoints that are in multicast groups, found by the address and port they are bound to (a group or any). Used under the
+// shard lease.
+class UdpGroups {
+  public:
+    void insert(UdpEndpoint& e) { bucket(e.local).push_back(e); }
+    static void remove(UdpEndpoint& e) { e.group_hook.unlink(); }
+    // visit(UdpEndpoint&) for each that takes what came to `group` from `source`.
+    template <class Visit>
+    void for_each(const Endpoint& group, const Endpoint& source, Visit visit) {
+        Bucket& bound = bucket(group);
+        Bucket& any = bucket({IpAddr::any_v4(), group.port});
+        for (Bucket* bucket : {&bound, &any}) {
+            for (UdpEndpoint* e = bucket->front(); e; e = bucket->next(*e))
+                if (e->admits_group(group, source)) visit(*e);
+            if (&any == &bound) return;
+        }
+    }
+
+  private:
+    using Bucket = List<UdpEndpoint, &UdpEndpoint::group_hook>;
+    static constexpr uint32_t kBuckets = 256;
+    Bucket& bucket(const Endpoint& e) {
+        return buckets_[(e.addr.v4_host() * 0x9e3779b1u >> 16 ^ e.port) % kBuckets];
+    }
+    Bucket buckets_[kBuckets];
+};
 
 }  // namespace vma

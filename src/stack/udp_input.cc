@@ -1,5 +1,8 @@
 #include "stack/udp_input.h"
 
+#include <cstring>
+#include <utility>
+
 #include "wire/ipv4.h"
 #include "wire/udp.h"
 
@@ -31,6 +34,36 @@ bool udp_checksum_ok(const Ipv4Header& ip, const UdpView& udp) {
     return sum.finish() == 0;
 }
 
+DropReason queue(UdpStack& stack, UdpEndpoint& endpoint, Packet frame, const UdpRxInfo& info) {
+    const DropReason why = endpoint.deliver(std::move(frame), info);
+    if (why == DropReason::none && !endpoint.fresh_hook.linked()) stack.fresh.push_back(endpoint);
+    return why;
+}
+
+Packet copy_of(UdpStack& stack, const Packet& frame) {
+    Packet copy = stack.pool ? stack.pool->take(frame->len) : Packet();
+    if (!copy) return copy;
+    std::memcpy(copy->data, frame->data, frame->len);
+    copy->len = frame->len;
+    copy->meta = frame->meta;
+    return copy;
+}
+
+// Every member gets the datagram. What one of them has no room for is counted; the answer tells of the last one.
+DropReason deliver_to_group(UdpStack& stack, Packet frame, const UdpRxInfo& info) {
+    UdpEndpoint* last = nullptr;
+    stack.groups.for_each(info.destination, info.source, [&](UdpEndpoint& member) {
+        UdpEndpoint* before = std::exchange(last, &member);
+        if (before == nullptr) return;
+        Packet copy = copy_of(stack, frame);
+        const DropReason why =
+            copy ? queue(stack, *before, std::move(copy), info) : DropReason::no_buffer;
+        if (why != DropReason::none) stack.drops.add(why);
+    });
+    if (last == nullptr) return DropReason::multicast_filter;
+    return queue(stack, *last, std::move(frame), info);
+}
+
 DropReason deliver(UdpStack& stack, Packet frame, const Ipv4View& ip, Instant now,
                    int64_t realtime_ns) {
     const Parsed<UdpView> udp = parse_udp(ip.payload);
@@ -52,6 +85,8 @@ DropReason deliver(UdpStack& stack, Packet frame, const Ipv4View& ip, Instant no
     info.arrival = now;
     info.realtime_ns = realtime_ns;
 
+    if (info.destination.addr.is_multicast())
+        return deliver_to_group(stack, std::move(frame), info);
     bool mismatch = false;
     UdpEndpoint* endpoint = stack.demux.lookup(info.destination, info.source, [&](UdpEndpoint& e) {
         const bool admitted = e.admits(info.source);
@@ -62,9 +97,7 @@ DropReason deliver(UdpStack& stack, Packet frame, const Ipv4View& ip, Instant no
         return admitted;
     });
     if (endpoint == nullptr) return mismatch ? DropReason::peer_mismatch : DropReason::no_endpoint;
-    const DropReason why = endpoint->deliver(std::move(frame), info);
-    if (why == DropReason::none && !endpoint->fresh_hook.linked()) stack.fresh.push_back(*endpoint);
-    return why;
+    return queue(stack, *endpoint, std::move(frame), info);
 }
 
 // add() with what it drops beside this fragment counted under the stack's names: datagrams too old, datagrams evicted.

@@ -1,6 +1,7 @@
 // Received Ethernet frame -> datagram in an endpoint's queue. Sans-io: bytes, time and tables in, queue out.
 #pragma once
 
+#include "pkt/pool.h"
 #include "stack/reassembly4.h"
 #include "stack/udp_endpoint.h"
 #include "wire/ethernet.h"
@@ -12,6 +13,9 @@ struct UdpStack {
     UdpStack(DemuxMemory memory, uint64_t secret) : demux(memory, secret) {}
 
     UdpDemux demux;
+    UdpGroups groups;
+    PacketPool* pool =
+        nullptr;  // of copies: each receiver but one of a multicast datagram gets one
     // Endpoints that something arrived for, each once, in order of arrival; the engine empties it after a batch and
     // tells the sockets (fresh.pop_front()).
     UdpFreshList fresh;

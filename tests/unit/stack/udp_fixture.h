@@ -94,6 +94,7 @@ class UdpFixture : public testing::Test {
           pool(*arena->make<PacketPool>(*arena)),
           stack(heap_memory(), 42) {
         stack.mac = kOurMac;
+        stack.pool = &pool;
     }
     ~UdpFixture() override {
         EXPECT_EQ(pool.counters().in_use, out_at_end) << "packets that did not come home";
