@@ -13,6 +13,7 @@
 #include "base/result.h"
 #include "config/snapshot.h"
 #include "engine/kernel_policy.h"
+#include "engine/local_members.h"
 #include "engine/network_monitor.h"
 #include "engine/shard.h"
 
@@ -25,6 +26,7 @@ class NetSpace {
     NetworkMonitor& monitor() const { return *monitor_; }
     // Null when nothing of the kernel's policy could be read.
     KernelPolicy* policy() const { return policy_.get(); }
+    LocalMembers& local_members() { return local_members_; }
     // Bumped by network and policy changes: cached decisions carry the value they were made under.
     uint64_t generation() const {
         return monitor_->generation() + (policy_ ? policy_->generation() : 0);
@@ -50,6 +52,7 @@ class NetSpace {
 
     std::shared_ptr<NetworkMonitor> monitor_;
     std::unique_ptr<KernelPolicy> policy_;
+    LocalMembers local_members_;
     Entry entries_[kMaxInterfaces];
     std::atomic<unsigned> entry_count_{0};
 };
