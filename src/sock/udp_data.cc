@@ -22,6 +22,8 @@ int twin_option(int fd, int level, int name, int otherwise) {
     return sys::getsockopt(fd, level, name, &value, &len) == 0 ? value : otherwise;
 }
 
+constexpr size_t kMostFragmentPieces = 64;  // iovecs of a datagram that is sent in fragments
+
 // Flags that only the kernel's send path understands.
 constexpr int kTwinSendFlags = MSG_MORE | MSG_OOB | MSG_DONTROUTE | MSG_ZEROCOPY;
 
@@ -91,12 +93,12 @@ class UdpReceive final : public WaitTarget {
         if (!presence.endpoint->peek(datagram)) {
             if (presence.shard->poll() == 0 || !presence.endpoint->peek(datagram)) return false;
         }
-        const uint32_t local = datagram.info->destination.addr.v4_host();
-        const long n = copy_datagram_out(datagram, msg_, flags_,
-                                         socket_.wanted_.load(std::memory_order_relaxed), local);
-        SocketCounters::add(socket_.counters.rx_packets, 1);
-        SocketCounters::add(socket_.counters.rx_bytes, datagram.payload.size());
+        const uint32_t wanted = socket_.wanted_.load(std::memory_order_relaxed);
+        const uint32_t local = wanted & kWantPktinfo ? socket_.local_for(datagram) : 0;
+        const long n = copy_datagram_out(datagram, msg_, flags_, wanted, local);
         if (!(flags_ & MSG_PEEK)) {
+            SocketCounters::add(socket_.counters.rx_packets, 1);
+            SocketCounters::add(socket_.counters.rx_bytes, datagram.payload.size());
             presence.endpoint->consume();
             if (!presence.endpoint->readable()) {
                 const auto bit = uint32_t(1) << (&presence - socket_.presences_.data());
@@ -115,7 +117,7 @@ class UdpReceive final : public WaitTarget {
         const ssize_t n = sys::recvmsg(fd_, &msg_, (flags_ & ~MSG_WAITALL) | MSG_DONTWAIT);
         if (n == -EAGAIN) return false;
         socket_.kernel_news_.store(true, std::memory_order_release);  // there may be more
-        if (n >= 0) {
+        if (n >= 0 && !(flags_ & MSG_PEEK)) {
             SocketCounters::add(socket_.counters.rx_os_packets, 1);
             SocketCounters::add(socket_.counters.rx_os_bytes, uint64_t(n));
         }
@@ -164,6 +166,18 @@ Outcome UdpSocket::receive(int fd, msghdr* msg, int flags, RecvCall) {
             break;
     }
     return interrupted_call(timeout);
+}
+
+// Which address a program would answer from (in_pktinfo.ipi_spec_dst): of a multicast datagram, that of the route back.
+uint32_t UdpSocket::local_for(const UdpDatagram& datagram) const {
+    const UdpRxInfo& info = *datagram.info;
+    if (!info.destination.addr.is_multicast()) return info.destination.addr.v4_host();
+    RouteQuery back;
+    back.dst = info.source.addr;
+    back.oif = int(datagram.meta->ifindex);
+    back.protocol = IPPROTO_UDP;
+    const auto route = space_->monitor().view()->route(back);
+    return route ? route->source.v4_host() : 0;
 }
 
 Outcome UdpSocket::next_datagram_size(int) {
@@ -225,8 +239,9 @@ UdpSocket::Destination UdpSocket::resolve(int fd, const Endpoint& to) {
         d.why = Reason::rule;
         return d;
     }
-    if (to.addr.is_multicast() || to.addr.is_any() || to.port == 0) {
-        d.why = Reason::multicast;
+    const bool group = to.addr.is_multicast();
+    if (to.addr.is_any() || to.port == 0) {
+        d.why = Reason::no_route;
         return d;
     }
     RouteQuery query;
@@ -238,8 +253,16 @@ UdpSocket::Destination UdpSocket::resolve(int fd, const Endpoint& to) {
     query.tos = uint8_t(twin_option(fd, IPPROTO_IP, IP_TOS, 0));
     query.mark = uint32_t(twin_option(fd, SOL_SOCKET, SO_MARK, 0));
     query.oif = twin_option(fd, SOL_SOCKET, SO_BINDTOIFINDEX, 0);
+    if (group) {
+        if (query.oif == 0) query.oif = multicast_if_.load(std::memory_order_relaxed);
+        in_addr from{};
+        socklen_t size = sizeof from;
+        if (query.src.is_any() &&
+            sys::getsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &from, &size) == 0)
+            query.src = IpAddr::v4_bytes(&from);
+    }
     const auto route = view->route(query);
-    if (!route || route->type != RouteType::unicast) {
+    if (!route || route->type != (group ? RouteType::multicast : RouteType::unicast)) {
         d.why = !route                                ? Reason::no_route
                 : route->type == RouteType::local     ? Reason::loopback
                 : route->type == RouteType::broadcast ? Reason::broadcast
@@ -260,26 +283,38 @@ UdpSocket::Destination UdpSocket::resolve(int fd, const Endpoint& to) {
     if (shard == nullptr) return d;
     d.ifindex = route->oif;
     d.next_hop = route->next_hop;
-    const Neighbor neighbor = space_->monitor().neighbor(route->oif, route->next_hop);
-    if (!neighbor.sendable()) {
-        // The kernel resolves it with the datagram that we give it; the answer bumps neighbor_generation.
-        d.why = Reason::undecided;
+    const int ttl = group ? twin_option(fd, IPPROTO_IP, IP_MULTICAST_TTL, 1)
+                          : twin_option(fd, IPPROTO_IP, IP_TTL, 64);
+    MacAddr next_mac = MacAddr::v4_multicast(to.addr.v4_host());
+    if (!group) {
+        const Neighbor neighbor = space_->monitor().neighbor(route->oif, route->next_hop);
+        if (!neighbor.sendable()) {
+            // The kernel resolves it with the datagram that we give it; the answer bumps neighbor_generation.
+            d.why = Reason::undecided;
+            return d;
+        }
+        next_mac = neighbor.mac;
+    } else if (ttl == 0) {
+        d.why = Reason::multicast;  // does not leave the host
         return d;
     }
+    d.loops = group && twin_option(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 1) != 0;
     const int mtu_discover = twin_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT);
     UdpTemplateParams params;
-    params.dst_mac = neighbor.mac;
+    params.dst_mac = next_mac;
     params.src_mac = shard->mac();
     params.src = route->source.v4_host();
     params.dst = to.addr.v4_host();
     params.src_port = local_.port;
     params.dst_port = to.port;
-    params.ttl = uint8_t(twin_option(fd, IPPROTO_IP, IP_TTL, 64));
+    params.ttl = uint8_t(ttl);
     params.tos = query.tos;
     params.dont_fragment = mtu_discover == IP_PMTUDISC_WANT || mtu_discover == IP_PMTUDISC_DO ||
                            mtu_discover == IP_PMTUDISC_PROBE;
     params.no_checksum = twin_option(fd, SOL_SOCKET, SO_NO_CHECK, 0) != 0;
     d.df_strict = mtu_discover == IP_PMTUDISC_DO || mtu_discover == IP_PMTUDISC_PROBE;
+    d.may_fragment = mtu_discover == IP_PMTUDISC_DONT || mtu_discover == IP_PMTUDISC_WANT ||
+                     mtu_discover == IP_PMTUDISC_OMIT;
     d.head = UdpTemplate(params);
     d.max_payload = std::min(route->mtu, shard->caps().mtu) - 28;
     d.shard = shard;
@@ -290,9 +325,11 @@ UdpSocket::Destination UdpSocket::destination(int fd, const Endpoint& to) {
     const uint64_t now_generation = space_->generation();
     const uint64_t neighbors = space_->monitor().neighbor_generation();
     const uint64_t options = options_generation_.load(std::memory_order_acquire);
+    const uint32_t hash = (to.addr.v4_host() * 0x9e3779b1u >> 16) + to.port;
+    const std::span set(&destinations_[hash % (kDestinations / kWays) * kWays], kWays);
     {
         SpinGuard guard(destinations_lock_);
-        for (Destination& d : destinations_) {
+        for (Destination& d : set) {
             if (d.generation == now_generation && d.neighbor_generation == neighbors &&
                 d.options == options && d.to == to) {
                 d.used = true;
@@ -302,8 +339,8 @@ UdpSocket::Destination UdpSocket::destination(int fd, const Endpoint& to) {
     }
     Destination fresh = resolve(fd, to);
     SpinGuard guard(destinations_lock_);
-    Destination* place = &destinations_[next_destination_++ % kDestinations];
-    for (Destination& d : destinations_)
+    Destination* place = &set[next_destination_++ % kWays];
+    for (Destination& d : set)
         if (d.to == to) place = &d;
     *place = fresh;
     return fresh;
@@ -331,6 +368,10 @@ Outcome UdpSocket::send_by_ring(const Destination& to, const msghdr* msg, size_t
                                      shard.ip_ids(), to.head.src(), to.head.dst(), IPPROTO_UDP,
                                      endpoint ? Instant{} : monotonic_now());
     const std::span<const iovec> payload{msg->msg_iov, msg->msg_iovlen};
+    if (length > to.max_payload) {
+        const int error = send_fragments(to, payload, uint32_t(length), id);
+        return error ? Outcome::error(error) : Outcome::value(long(length));
+    }
     const bool offload = shard.caps().tx_checksum && !to.head.no_checksum();
     const auto built =
         emit_udp_datagram(to.head, offload ? UdpChecksum::offload : UdpChecksum::complete, payload,
@@ -346,6 +387,23 @@ Outcome UdpSocket::send_by_ring(const Destination& to, const msghdr* msg, size_t
     const int error = shard.send(frame);
     if (error) return Outcome::error(error);
     return Outcome::value(long(length));
+}
+
+// Under the lease of to.shard. 0, or the errno of the fragment that was refused: the others are of no use then, and age.
+int UdpSocket::send_fragments(const Destination& to, std::span<const iovec> payload,
+                              uint32_t length, uint16_t id) {
+    UdpFragmenter fragments(to.head, payload, length, to.max_payload + kIpv4Size + kUdpSize, id);
+    uint8_t head[kUdpMaxHead];
+    iovec pieces[kMostFragmentPieces];
+    while (const auto fragment = fragments.next(head, pieces)) {
+        TxFrame frame;
+        frame.head = {head, fragment->head_size};
+        frame.payload = pieces;
+        frame.payload_count = uint16_t(fragment->piece_count);
+        frame.payload_len = fragment->payload_len;
+        if (const int error = to.shard->send(frame)) return error;
+    }
+    return 0;
 }
 
 Outcome UdpSocket::send(int fd, const msghdr* msg, int flags, SendCall) {
@@ -373,7 +431,14 @@ Outcome UdpSocket::send(int fd, const msghdr* msg, int flags, SendCall) {
     size_t length;
     if (!total_length(*msg, length)) return Outcome::error(EINVAL);
     const Destination d = destination(fd, to);
-    if (d.shard == nullptr || length > d.max_payload) return send_by_twin(fd, msg, flags);
+    if (d.shard == nullptr) return send_by_twin(fd, msg, flags);
+    // Copies for members on this host are the kernel's to make: it knows them all.
+    if (d.loops && space_->local_members().possible(d.ifindex, to.addr.v4_host()))
+        return send_by_twin(fd, msg, flags);
+    // In fragments, unless the program forbids it or there is too much: then the kernel says so.
+    if (length > d.max_payload &&
+        (!d.may_fragment || length > kUdpMaxPayload4 || msg->msg_iovlen > kMostFragmentPieces))
+        return send_by_twin(fd, msg, flags);
     const Outcome sent = send_by_ring(d, msg, length);
     if (sent.kind == Outcome::Kind::error) {
         // The device did not take it (queue full, link down, MTU changed under us): the kernel's own path decides, and

@@ -28,6 +28,8 @@ class Reinjection {
     bool give(const UdpDatagram& d) {
         const UdpRxInfo& info = *d.info;
         const size_t length = kUdpSize + d.payload.size();
+        // A group's other members would get it again.
+        if (info.destination.addr.is_multicast()) return false;
         if (!info.source.addr.is_v4() || length > 65535 - kIpv4Size) return false;
         uint8_t head[kIpv4Size + kUdpSize] = {};
         Ipv4Header ip;

@@ -19,6 +19,8 @@ enum class Effect : uint8_t {
     to_kernel,
     mirror,
     transmit,
+    multicast_if,
+    membership,
     receive,
     rcvbuf,
     rcvtimeo,
@@ -45,10 +47,10 @@ bool joins(int level, int name) {
                                    name == MCAST_JOIN_GROUP || name == MCAST_JOIN_SOURCE_GROUP);
 }
 
-// The group of a join that the kernel has accepted, or an address that is none.
+// The group of a membership option that the kernel has accepted, or an address that is none.
 IpAddr group_of(int name, const void* value, socklen_t len) {
-    if (name == MCAST_JOIN_GROUP || name == MCAST_JOIN_SOURCE_GROUP) {
-        // group_req and group_source_req begin alike.
+    if (name >= MCAST_JOIN_GROUP && name <= MCAST_MSFILTER) {
+        // group_req, group_source_req and group_filter begin alike.
         group_req request{};
         if (len < sizeof request) return IpAddr::any_v4();
         std::memcpy(&request, value, sizeof request);
@@ -56,7 +58,7 @@ IpAddr group_of(int name, const void* value, socklen_t len) {
         std::memcpy(&in, &request.gr_group, sizeof in);
         return in.sin_family == AF_INET ? IpAddr::v4_bytes(&in.sin_addr) : IpAddr::any_v4();
     }
-    // ip_mreq, ip_mreqn and ip_mreq_source all begin with the group.
+    // ip_mreq, ip_mreqn, ip_mreq_source and ip_msfilter all begin with the group.
     return len >= 4 ? IpAddr::v4_bytes(value) : IpAddr::any_v4();
 }
 
@@ -82,8 +84,20 @@ Outcome UdpSocket::set_option(int fd, int level, int name, const void* value, so
     };
     switch (effect) {
         case Effect::mirror:
-            if (joins(level, name)) warn_of_igmp(group_of(name, value, len), Runtime::options());
             break;
+        case Effect::membership: {
+            const IpAddr group = group_of(name, value, len);
+            if (joins(level, name)) warn_of_igmp(group, Runtime::options());
+            std::lock_guard guard(control_);
+            follow_membership(fd, group);
+            break;
+        }
+        case Effect::multicast_if: {
+            std::lock_guard guard(control_);
+            multicast_if_.store(named_interface(fd, value, len), std::memory_order_relaxed);
+            options_generation_.fetch_add(1, std::memory_order_release);
+            break;
+        }
         case Effect::transmit:
         case Effect::receive:
             options_generation_.fetch_add(1, std::memory_order_release);
@@ -98,10 +112,11 @@ Outcome UdpSocket::set_option(int fd, int level, int name, const void* value, so
             socklen_t size = sizeof bytes;
             if (sys::getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, &size) < 0) break;
             std::lock_guard guard(control_);
-            receive_buffer_.store(uint32_t(bytes), std::memory_order_relaxed);
+            const uint32_t limit = queue_limit(bytes);
+            receive_buffer_.store(limit, std::memory_order_relaxed);
             for (unsigned i = 0, n = presence_count_.load(std::memory_order_relaxed); i < n; i++) {
                 LeaseGuard lease(presences_[i].shard->lease());
-                presences_[i].endpoint->set_receive_limit(uint32_t(bytes));
+                presences_[i].endpoint->set_receive_limit(limit);
             }
             break;
         }

@@ -35,6 +35,8 @@ UdpSocket* UdpSocket::create(int fd, int domain, int type, int protocol) {
     if (memory == nullptr) return nullptr;
     const uint32_t generation = recycled ? static_cast<UdpSocket*>(memory)->generation + 1 : 1;
     auto* socket = new (memory) UdpSocket(generation, fd, domain, type, protocol);
+    if (const int off = 0; !Runtime::options().tx_mc_loopback)
+        sys::setsockopt(fd, IPPROTO_IP, IP_MULTICAST_LOOP, &off, sizeof off);
     socket->publish_state();
     return socket;
 }
@@ -42,6 +44,7 @@ UdpSocket* UdpSocket::create(int fd, int domain, int type, int protocol) {
 void UdpSocket::destroy(UdpSocket* socket) {
     Epoll::forget_member(*socket);
     stats::remove_socket(socket->row_);
+    std::vector<Membership>().swap(socket->memberships_);  // the record is used again as it is
     g_slab.give(socket);
 }
 
@@ -81,12 +84,12 @@ bool UdpSocket::settle(int fd, bool sending) {
     std::lock_guard guard(control_);
     if (state() != SocketState::undecided) return state() == SocketState::offloaded;
     if (local_.port != 0) {
-        become_kernel(Reason::reuseport_shared);
+        become_kernel(waits_because_);
     } else if (sending) {
         const sockaddr_in any = Endpoint{}.to_sockaddr_in();
         if (sys::bind(fd, reinterpret_cast<const sockaddr*>(&any), sizeof any) < 0) return false;
         decide_receive(fd);
-        if (state() == SocketState::undecided) become_kernel(Reason::reuseport_shared);
+        if (state() == SocketState::undecided) become_kernel(waits_because_);
         publish_state();
     }
     return state() == SocketState::offloaded;
@@ -117,6 +120,10 @@ Reason UdpSocket::receive_obstacle(int fd, NetSpace& space) {
     if (!local_.addr.is_any() && !rules.decide(Role::udp_receiver, local_).offload)
         return Reason::rule;
     return Reason::none;
+}
+
+uint32_t UdpSocket::queue_limit(int receive_buffer) {
+    return std::max(uint32_t(receive_buffer), uint32_t(Runtime::options().rx_bytes_min));
 }
 
 UdpSocket::Presence* UdpSocket::presence_in(Shard& shard) {
@@ -176,13 +183,27 @@ void UdpSocket::drop_steering() {
     steered_count_ = 0;
 }
 
+// Its unicast datagrams go to the twin.
+void UdpSocket::leave_unicast() {
+    drop_steering();
+    const unsigned count = presence_count_.load(std::memory_order_relaxed);
+    for (unsigned i = 0; i < count; i++) {
+        Presence& p = presences_[i];
+        LeaseGuard guard(p.shard->lease());
+        if (p.in_demux) p.shard->udp().demux.remove(p.endpoint->tuple());
+        p.in_demux = false;
+    }
+}
+
 void UdpSocket::leave_shards() {
     drop_steering();
     const unsigned count = presence_count_.load(std::memory_order_relaxed);
     for (unsigned i = 0; i < count; i++) {
         Presence& p = presences_[i];
         LeaseGuard guard(p.shard->lease());
+        leave_groups(p);
         p.shard->drain();
+        (void)p.shard->set_groups(*p.endpoint, {});
         if (p.in_demux) p.shard->udp().demux.remove(p.endpoint->tuple());
         p.in_demux = false;
     }
@@ -207,11 +228,6 @@ void UdpSocket::decide_receive(int fd) {
     read_names(fd);
     options_generation_.fetch_add(1, std::memory_order_relaxed);
     if (local_.port == 0) return;
-    // Shared with sockets that we may not see, until it is connected: then what its peer sends is its own. Its first use
-    // tells which it will be.
-    if (state() == SocketState::undecided && remote_.port == 0 &&
-        int_option(fd, SOL_SOCKET, SO_REUSEPORT))
-        return;
     Reason why = Reason::none;
     if (space_ == nullptr) space_ = Runtime::namespace_of(fd, &why);
     if (space_ == nullptr) {
@@ -226,7 +242,7 @@ void UdpSocket::decide_receive(int fd) {
 
     why = receive_obstacle(fd, *space_);
     if (receive_buffer_.load(std::memory_order_relaxed) == 0)
-        receive_buffer_.store(uint32_t(int_option(fd, SOL_SOCKET, SO_RCVBUF, 212992)),
+        receive_buffer_.store(queue_limit(int_option(fd, SOL_SOCKET, SO_RCVBUF, 212992)),
                               std::memory_order_relaxed);
     const auto view = space_->monitor().view();
     steered_generation_ = space_->generation();
@@ -293,6 +309,8 @@ void UdpSocket::decide_receive(int fd) {
         }
         if (served == 0 && why == Reason::none) why = Reason::interface_unsupported;
     }
+    if (served == 0) leave_unicast();
+    const bool in_groups = steer_groups(fd) != 0;
     for (unsigned i = 0; i < old_count; i++) {
         if (std::any_of(steered_.begin(), steered_.begin() + steered_count_, [&](const Steered& s) {
                 return s.shard == old[i].shard && s.key == old[i].key;
@@ -301,7 +319,15 @@ void UdpSocket::decide_receive(int fd) {
         LeaseGuard guard(old[i].shard->lease());
         old[i].shard->unsteer(old[i].key);
     }
-    if (served == 0 && !only_receiving(why)) {
+    // Shared with sockets that we may not see, until it is connected (then what its peer sends is its own) or joins a group.
+    // Its first use tells which it will be.
+    if (served == 0 && !in_groups && state() == SocketState::undecided && remote_.port == 0 &&
+        (why == Reason::reuseport_shared ||
+         (why == Reason::flow_taken && int_option(fd, SOL_SOCKET, SO_REUSEADDR)))) {
+        waits_because_ = why;
+        return;
+    }
+    if (served == 0 && !in_groups && !only_receiving(why)) {
         if (presence_count_.load(std::memory_order_relaxed) != 0) {
             // It was offloaded before: what is queued is read from here first.
             reason_.store(why, std::memory_order_relaxed);
@@ -314,8 +340,8 @@ void UdpSocket::decide_receive(int fd) {
         }
         return;
     }
-    reason_.store(served ? Reason::none : why, std::memory_order_relaxed);
-    if (share_.load(std::memory_order_relaxed) == nullptr && served) {
+    reason_.store(served || in_groups ? Reason::none : why, std::memory_order_relaxed);
+    if (share_.load(std::memory_order_relaxed) == nullptr && (served || in_groups)) {
         Presence& p = presences_[0];
         LeaseGuard guard(p.shard->lease());
         take_share(*p.shard);
@@ -356,6 +382,7 @@ void UdpSocket::become_twin_in_child() {
     share_.store(nullptr, std::memory_order_relaxed);  // the owner's
     presence_count_.store(0, std::memory_order_relaxed);
     steered_count_ = 0;
+    memberships_.clear();
     reason_.store(Reason::fork, std::memory_order_relaxed);
     state_.store(SocketState::kernel, std::memory_order_release);
     publish_state();
@@ -375,7 +402,8 @@ void UdpSocket::network_changed() {
 void UdpSocket::touch_neighbors() {
     SpinGuard guard(destinations_lock_);
     for (Destination& d : destinations_) {
-        if (!d.used || d.shard == nullptr || space_ == nullptr) continue;
+        if (!d.used || d.shard == nullptr || space_ == nullptr || d.to.addr.is_multicast())
+            continue;
         d.used = false;
         space_->monitor().keep_fresh(d.ifindex, d.next_hop);
     }

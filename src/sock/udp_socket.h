@@ -1,12 +1,12 @@
 // UdpSocket: a UDP socket of the program over rings and twin together. Received datagrams come from the queues of its
-// endpoints (one per shard it is present in) and from the twin (loopback, broadcast, multicast, fragments, other
+// endpoints (one per shard it is present in) and from the twin (loopback, broadcast, fragments, other
 // interfaces); each destination is sent to by ring or by twin.
 //
-// What the ring does not do in this version goes to the twin, datagram by datagram: fragmentation, multicast, broadcast,
-// corking, control messages on send, MSG_ERRQUEUE. Nothing is refused that the kernel would do.
+// What the ring does not do in this version goes to the twin, datagram by datagram: broadcast, corking, control messages on send, MSG_ERRQUEUE. Nothing is refused that the kernel would do.
 #pragma once
 
 #include <array>
+#include <vector>
 
 #include "engine/runtime.h"
 #include "sock/slab.h"
@@ -69,7 +69,8 @@ class UdpSocket final : public Socket {
   private:
     static constexpr unsigned kMaxPresence = 8;
     static constexpr unsigned kMaxKeys = 64;
-    static constexpr unsigned kDestinations = 4;
+    // Destinations that are kept: kWays of each set, by a hash of the address and port.
+    static constexpr unsigned kWays = 4, kDestinations = 8 * kWays;
     friend class UdpReceive;
 
     // The socket in one shard.
@@ -89,11 +90,25 @@ class UdpSocket final : public Socket {
         Shard* shard = nullptr;  // null: by the twin
         Reason why = Reason::none;
         uint32_t max_payload = 0;
-        bool df_strict = false;
+        bool df_strict = false;     // IP_PMTUDISC_DO, _PROBE
+        bool may_fragment = false;  // what is larger than the MTU
+        bool loops = false;         // a group, and this host's members get it, too
         int ifindex = 0;
         IpAddr next_hop;
         UdpTemplate head;
         bool used = false;
+    };
+
+    // A membership of the twin, as the kernel has it.
+    struct Membership {
+        IpAddr group;
+        int ifindex = 0;
+        bool exclude = true;  // all sources but these; else only these
+        std::vector<uint32_t> sources;
+        bool member = true;       // false: left, and about to be forgotten
+        Shard* shard = nullptr;   // whose ring has it
+        Shard* wanted = nullptr;  // whose ring shall have it, while that is arranged
+        Endpoint at;              // group and port that it has or shall have it for
     };
 
     UdpSocket(uint32_t generation_number, int fd, int socket_domain, int socket_type,
@@ -105,11 +120,21 @@ class UdpSocket final : public Socket {
     Reason receive_obstacle(int fd, NetSpace& space);
     const Rules& decided_by();
     void drop_steering();
+    void leave_unicast();
+    void follow_membership(int fd, const IpAddr& group);
+    Shard* shard_of(const Membership& m, int fd);
+    unsigned steer_groups(int fd);
+    void admit_groups(Presence& presence);
+    void leave_groups(Presence& presence);
+    int named_interface(int fd, const void* value, socklen_t len);
+    uint32_t local_for(const UdpDatagram& datagram) const;
     void leave_shards();
     // Where a flow cannot be steered, *why if it says more than that somebody else has it.
     bool be_present(Shard& shard, const Endpoint& local, const Endpoint& remote,
                     std::span<const IpAddr> addresses, std::span<const Steered> before,
                     Reason* why);
+    // Of an endpoint, from SO_RCVBUF as the twin has it.
+    static uint32_t queue_limit(int receive_buffer);
     Presence* presence_in(Shard& shard);
     void follow_addresses();
     void become_kernel(Reason why);
@@ -122,6 +147,8 @@ class UdpSocket final : public Socket {
     Destination resolve(int fd, const Endpoint& to);
     Outcome send_by_twin(int fd, const msghdr* msg, int flags);
     Outcome send_by_ring(const Destination& to, const msghdr* msg, size_t length);
+    int send_fragments(const Destination& to, std::span<const iovec> payload, uint32_t length,
+                       uint16_t id);
     int take_twin_error(int fd);
 
     NetSpace* space_ = nullptr;
@@ -130,6 +157,10 @@ class UdpSocket final : public Socket {
     Endpoint local_,
         remote_;  // as getsockname/getpeername of the twin say; remote_.port 0: not connected
     bool reuseport_ = false;
+    std::vector<Membership> memberships_;
+    std::atomic<int> multicast_if_{0};  // IP_MULTICAST_IF, 0: not set
+    // Bound and undecided: what it will be kernel for.
+    Reason waits_because_ = Reason::reuseport_shared;
     bool corked_ = false;                          // a MSG_MORE datagram waits in the twin
     std::atomic<uint32_t> wanted_{0};              // UdpControl bits
     std::atomic<uint64_t> options_generation_{1};  // bumped by options that change what is sent

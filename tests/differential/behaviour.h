@@ -103,6 +103,8 @@ bool role_a();
 void on_ring(
     int fd);  // fails the run when the preloaded library does not serve the socket by a ring
 void on_kernel(int fd);  // ... when it does
+// ... when another number of datagrams than these were received from, or sent by, its ring.
+void by_ring(int fd, unsigned received, unsigned sent = 0);
 
 // ---- Addresses. Ports are counted from a base of this run.
 
@@ -110,7 +112,7 @@ uint16_t port(int offset = 0);
 sockaddr_in at(
     const char* who,
     uint16_t port);  // "a", "b", "a2" (a's second address), "b2", "any", "lo", "nowhere" (no
-                     // route), "silent" (never answers)
+                     // route), "silent" (never answers), "g1", "g2" (multicast groups)
 std::string shown(
     const sockaddr_in& name);  // "a:+0": a port of the run; "b:*": one the system chose
 std::string name_of(int fd);   // getsockname

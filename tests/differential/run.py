@@ -78,11 +78,12 @@ class Stage:
             space, head = self.net[letter], self.net[letter].ip.rsplit(".", 1)[0]
             second = f"{head}.{11 if letter == 'a' else 12}"
             self.addresses |= {letter: space.ip, letter + "2": second}
-            for line in (f"addr add {second}/24 dev {space.dev}",
+            for line in (f"addr add {second}/24 dev {space.dev}", f"route add 224.0.0.0/4 dev {space.dev}",
                          f"neigh replace {head}.99 lladdr 02:00:00:00:00:99 dev {space.dev} nud permanent"):
                 subprocess.run(["ip", "-n", space.name, *line.split()], check=True)
             space.sysctl("net.ipv4.icmp_ratelimit", 0)  # every refused datagram is told
-        self.addresses |= {"silent": f"{head}.99", "absent": f"{head}.77", "nowhere": "203.0.113.1"}
+        self.addresses |= {"silent": f"{head}.99", "absent": f"{head}.77", "nowhere": "203.0.113.1",
+                           "g1": "239.77.1.1", "g2": "239.77.1.2"}
 
     def close(self):
         self.net.__exit__(None, None, None)

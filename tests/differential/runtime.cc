@@ -174,6 +174,35 @@ void step(const char* name) {
 
 // ---- Ring or kernel
 
+void by_ring(int fd, unsigned received, unsigned sent) {
+    if (!g_preloaded) return;
+    const int saved = errno;
+    struct stat s {};
+    std::string wrong;
+    auto page = vma::stats::PageFile::open(g_stats, uint32_t(syscall(SYS_getpid)), &wrong);
+    if (page && fstat(fd, &s) == 0 && page->request() == 0) {
+        for (const int64_t end = milliseconds() + kLimit;
+             !page->answered() && milliseconds() < end;) {
+            const timespec nap{0, 1000000};
+            syscall(SYS_nanosleep, &nap, nullptr);
+        }
+        vma::stats::Snapshot snapshot;
+        if (page->read(snapshot, &wrong)) {
+            wrong = "is not in the statistics page";
+            for (const auto& row : snapshot.sockets) {
+                if (row.id.inode != s.st_ino) continue;
+                const auto& n = row.numbers;
+                wrong = n.rx_packets == received && n.tx_packets == sent
+                            ? ""
+                            : "received " + std::to_string(n.rx_packets) + ", sent " +
+                                  std::to_string(n.tx_packets) + " by the ring";
+            }
+        }
+    }
+    line(kReport, wrong.empty() ? "ring yes" : "ring NO: fd " + std::to_string(fd) + " " + wrong);
+    errno = saved;
+}
+
 void on_ring(int fd) { check_path(fd, vma::stats::Path::offloaded, "ring"); }
 void on_kernel(int fd) { check_path(fd, vma::stats::Path::kernel, "kernel"); }
 
