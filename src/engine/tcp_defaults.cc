@@ -9,22 +9,29 @@
 #include <cstring>
 
 #include "base/made_once.h"
+#include "base/siphash.h"
 #include "base/sys.h"
 
 namespace vma {
 namespace {
 
+// A file of /proc of one line, empty when it cannot be read.
+struct Line {
+    char text[128] = {};
+    explicit Line(const char* path) {
+        const int fd = int(sys::raw(SYS_openat, AT_FDCWD, sys::ptr(path), O_RDONLY | O_CLOEXEC));
+        if (fd < 0) return;
+        sys::read(fd, text, sizeof text - 1);
+        sys::close(fd);
+    }
+};
+
 // The first `n` numbers of a file in /proc/sys/net; those that are not there keep what `out` has.
 void read_numbers(const char* name, long* out, unsigned n) {
     char path[96] = "/proc/sys/net/";
     std::strncat(path, name, sizeof path - 16);
-    const int fd = int(sys::raw(SYS_openat, AT_FDCWD, sys::ptr(path), O_RDONLY | O_CLOEXEC));
-    if (fd < 0) return;
-    char text[128] = {};
-    const ssize_t got = sys::read(fd, text, sizeof text - 1);
-    sys::close(fd);
-    if (got <= 0) return;
-    char* at = text;
+    Line line(path);
+    char* at = line.text;
     for (unsigned i = 0; i < n; i++) {
         char* end;
         const long value = std::strtol(at, &end, 10);
@@ -50,16 +57,10 @@ struct Sysctls {
 // not needed one yet.
 tcp::FastOpenKeys read_fast_open_key() {
     tcp::FastOpenKeys keys;
-    char text[128] = {};
-    const int fd =
-        int(sys::raw(SYS_openat, AT_FDCWD, sys::ptr("/proc/sys/net/ipv4/tcp_fastopen_key"),
-                     O_RDONLY | O_CLOEXEC));
-    if (fd < 0) return keys;
-    sys::read(fd, text, sizeof text - 1);
-    sys::close(fd);
+    Line line("/proc/sys/net/ipv4/tcp_fastopen_key");
     uint64_t words[8] = {};
     unsigned n = 0;
-    for (char* at = text; n < 8; ++n) {
+    for (char* at = line.text; n < 8; ++n) {
         char* end;
         words[n] = std::strtoul(at, &end, 16);
         if (end == at) break;
@@ -173,6 +174,18 @@ tcp::FastOpenKeys fast_open_keys() {
     return own.get([](tcp::FastOpenKeys& keys) {
         if (getrandom(keys.words[0], sizeof keys.words[0], 0) == sizeof keys.words[0])
             keys.count = 1;
+    });
+}
+
+IsnSecret timestamp_secret() {
+    static constinit MadeOnce<IsnSecret> made;
+    return made.get([](IsnSecret& secret) {
+        Line boot("/proc/sys/kernel/random/boot_id");
+        const size_t n = std::strlen(boot.text);
+        if (n > 0)
+            secret = {siphash24(1, 2, boot.text, n), siphash24(3, 4, boot.text, n)};
+        else if (getrandom(&secret, sizeof secret, GRND_NONBLOCK) != sizeof secret)
+            secret = {};
     });
 }
 

@@ -3,6 +3,7 @@
 
 #include "config/options.h"
 #include "dev/ring.h"
+#include "stack/isn.h"
 #include "stack/tcp/tcp.h"
 
 namespace vma {
@@ -17,6 +18,10 @@ uint32_t listen_backlog_limit();
 // net.ipv4.tcp_fastopen (bits: tcp::fast_open); tcp_fastopen_key as it is now, or a key of this process.
 uint32_t fast_open_bits();
 tcp::FastOpenKeys fast_open_keys();
+// For timestamp_offset(): of this boot, the same in all processes, so that the stamps of one go on where those of one that
+// ended stopped. A server that holds the port of the ended one in TIME-WAIT refuses a SYN with an older stamp (PAWS). Known on
+// this host only, which is all that the offset hides its clock from.
+IsnSecret timestamp_secret();
 // net.ipv4.tcp_max_syn_backlog
 uint32_t half_open_limit();
 // net.ipv4.ip_local_port_range. Empty (count 0) when some ports are reserved: then the kernel has to choose.

@@ -28,6 +28,7 @@ TcpEngine::TcpEngine(Arena& arena, Shard& shard, IsnSecret secret)
     : arena_(arena),
       shard_(shard),
       secret_(secret),
+      timestamp_secret_(timestamp_secret()),
       memory_(arena),
       demux_(DemuxMemory{&arena, arena_take, arena_give}, secret.k0 ^ 0x7f4a7c15u),
       rng_(secret.k1) {}
@@ -95,7 +96,7 @@ Result<TcpConnection*> TcpEngine::connect(const FlowTuple& tuple, const tcp::Tcp
     open.local = tuple.local;
     open.remote = tuple.remote;
     open.iss = iss;
-    open.ts_offset = timestamp_offset(secret_, tuple.local, tuple.remote);
+    open.ts_offset = timestamp_offset(timestamp_secret_, tuple.local, tuple.remote);
     open.memory = &memory_;
     if (!demux_.insert(tuple, *c)) {
         arena_.destroy(c);

@@ -277,7 +277,7 @@ class TcpEngine {
     static TcpSink* sink_;
     Arena& arena_;
     Shard& shard_;
-    IsnSecret secret_;
+    IsnSecret secret_, timestamp_secret_;
     tcp::TcpMemory memory_;
     Demux<TcpTarget> demux_;
     NetworkMonitor* monitor_ =

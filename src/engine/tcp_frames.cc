@@ -300,7 +300,7 @@ void TcpEngine::to_listener(TcpListener& l, Received& r, Instant now, Seq iss_ab
     open.remote = r.remote;
     open.iss = initial_seq(secret_, r.local, r.remote, now);
     if (has_iss && open.iss <= iss_above) open.iss = iss_above + 1;
-    open.ts_offset = timestamp_offset(secret_, r.local, r.remote);
+    open.ts_offset = timestamp_offset(timestamp_secret_, r.local, r.remote);
     open.memory = &memory_;
     open.secret = &secret_;
     if (l.fast_open_keys.count > 0) open.fast_open_keys = &l.fast_open_keys;

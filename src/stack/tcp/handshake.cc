@@ -201,23 +201,26 @@ void fast_open_answered(Tcb& t, const SegView& seg) {
 }  // namespace
 
 // Whoever answers our SYN with an acknowledgement of something else holds an older connection of this tuple (in TIME-WAIT,
-// where our timestamp did not pass PAWS). Our RST ends it: the SYN goes out again as soon as that one is through, and not
-// only after a second. Once, as in Linux (TCP_TIMEOUT_MIN, two ticks of 250 Hz).
-void repeat_syn_soon(Tcb& t, Instant now) {
+// where our timestamp did not pass PAWS). Our RST ends it, and the SYN follows on its heels, not only after a second; once more
+// after 8 ms, should they have changed places. Linux waits these two ticks (TCP_TIMEOUT_MIN) in any case.
+void repeat_syn_soon(Tcb& t, Instant now, Actions& out) {
     constexpr Duration kSoon = Duration::millis(8);
-    if (t.timers.retries > 0 || t.timers.kind != Rtx::rto || t.timers.rtx_at < now + kSoon) return;
+    if (t.timers.retries > 0 || t.timers.kind != Rtx::rto || t.timers.rtx_at <= now + kSoon) return;
     t.timers.stalled_since = t.timers.rtx_at - t.rtt.rto;
     arm(t, Rtx::rto, now + kSoon);
+    t.syn_due = true;
+    ++t.count.retransmits;
+    out.set(kOutput);
 }
 
 // RFC 9293 section 3.10.7.3.
 Verdict arrives_in_syn_sent(Tcb& t, SegView& seg, Instant now, Actions& out) {
     // First: ACK.
     if (seg.has(kAck) && (seg.ack <= t.snd.iss || seg.ack > t.snd.nxt)) {
-        repeat_syn_soon(t, now);
         SegmentHead rst;
         if (!reset_for(seg, rst)) return Verdict::drop(DropReason::tcp_ack_range);
         out.answer(rst);
+        repeat_syn_soon(t, now, out);
         return Verdict::reply(DropReason::tcp_ack_range);
     }
     // Our echo must be from our clock (Linux: RST when it is not).

@@ -87,7 +87,7 @@ bool plan_syn(Tcb& t, Instant now, SegmentPlan& p) {
     t.syn_due = false;
     const bool synack = t.state == State::SYN_RECEIVED;
     p.head = syn_head(t, synack, now);
-    p.retransmission = t.timers.retries > 0;
+    p.retransmission = t.timers.retries > 0 || (!synack && t.board.head != nullptr);
     if (t.board.head == nullptr) {
         // The range is only for the RTT sample: without memory the SYN goes out all the same.
         const bool noted = t.board.sent(*t.memory, t.snd.iss, t.snd.iss + 1, now, 0, 1);
