@@ -81,7 +81,7 @@ int End::receive(ibv_qp* qp, uint32_t at, uint32_t bytes, uint64_t id) {
 
 ibv_wc End::poll() {
     ibv_wc wc{};
-    if (ibv_poll_cq(cq, 1, &wc) != 1) wc.status = ibv_wc_status(-1);
+    if (ibv_poll_cq(cq, 1, &wc) != 1) wc.status = kNothing;
     return wc;
 }
 

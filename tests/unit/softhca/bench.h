@@ -27,9 +27,12 @@ struct End {
         return {uint64_t(memory + at), bytes, mr->lkey};
     }
     int receive(ibv_qp* qp, uint32_t at, uint32_t bytes, uint64_t id = 0);
-    // One completion; status -1 when there is none.
+    // One completion; kNothing when there is none.
     ibv_wc poll();
 };
+
+// What poll() says of an empty CQ: a status that the device never gives.
+constexpr ibv_wc_status kNothing = IBV_WC_TM_RNDV_INCOMPLETE;
 
 class Bench : public testing::Test {
   protected:

@@ -75,7 +75,7 @@ TEST_F(Rc, WriteAndReadMoveBytesWithoutTheOtherSide) {
     ASSERT_EQ(send(qa, remote(IBV_WR_RDMA_READ, &sge, 5000)), 0);
     EXPECT_EQ(a.poll().opcode, IBV_WC_RDMA_READ);
     EXPECT_EQ(std::memcmp(a.memory + 2000, b.memory + 5000, 1000), 0);
-    EXPECT_EQ(int(b.poll().status), -1);
+    EXPECT_EQ(b.poll().status, kNothing);
 }
 
 TEST_F(Rc, WriteWithImmediateTakesAReceiveRequest) {
@@ -171,7 +171,7 @@ TEST_F(Rc, AMessageTooLongForTheReceiverFailsBoth) {
 TEST_F(Rc, ASendWaitsForItsReceiveRequestAndGoesWhenItComes) {
     ibv_sge sge = a.sge(0, 10);
     ASSERT_EQ(send(qa, request(IBV_WR_SEND, &sge)), 0);
-    EXPECT_EQ(int(a.poll().status), -1);
+    EXPECT_EQ(a.poll().status, kNothing);
     ASSERT_EQ(b.receive(qb, 0, 10), 0);  // carries it out: the sender need not poll
     EXPECT_EQ(b.poll().byte_len, 10u);
     EXPECT_EQ(a.poll().status, IBV_WC_SUCCESS);
@@ -183,7 +183,7 @@ TEST_F(Rc, TheSendQueueIsFullUntilCompletionsArePolled) {
     EXPECT_EQ(send(qa, remote(IBV_WR_RDMA_WRITE, &sge, 0)), ENOMEM);
     a.poll();
     EXPECT_EQ(send(qa, remote(IBV_WR_RDMA_WRITE, &sge, 0)), 0);
-    while (int(a.poll().status) != -1) {
+    while (a.poll().status != kNothing) {
     }
 }
 
@@ -224,7 +224,7 @@ TEST_F(Bench, RnrRetriesEnd) {
     ASSERT_EQ(send(qa, request(IBV_WR_SEND, &sge)), 0);
     ibv_wc wc;
     do wc = a.poll();  // bounded by the RNR timer of 10 us
-    while (int(wc.status) == -1);
+    while (wc.status == kNothing);
     EXPECT_EQ(wc.status, IBV_WC_RNR_RETRY_EXC_ERR);
 }
 
@@ -275,7 +275,7 @@ TEST_F(Bench, DatagramsCarryAGlobalRouteHeader) {
     ASSERT_EQ(send(qa, wr), 0);
     EXPECT_EQ(a.poll().status, IBV_WC_SUCCESS);
     EXPECT_EQ(a.poll().status, IBV_WC_SUCCESS);
-    EXPECT_EQ(int(b.poll().status), -1);
+    EXPECT_EQ(b.poll().status, kNothing);
     EXPECT_EQ(ibv_destroy_ah(ah), 0);
 }
 
@@ -299,7 +299,7 @@ TEST_F(Bench, MulticastReachesWhoIsAttached) {
     ASSERT_EQ(ibv_detach_mcast(qb, &group, 0), 0);
     ASSERT_EQ(b.receive(qb, 0, 200), 0);
     ASSERT_EQ(send(qa, wr), 0);
-    EXPECT_EQ(int(b.poll().status), -1);
+    EXPECT_EQ(b.poll().status, kNothing);
     EXPECT_EQ(ibv_detach_mcast(qb, &group, 0), EINVAL);
     EXPECT_EQ(ibv_destroy_ah(ah), 0);
 }

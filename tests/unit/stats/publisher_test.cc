@@ -8,6 +8,7 @@
 #include <set>
 #include <thread>
 
+#include "base/clock.h"
 #include "page_fixture.h"
 
 namespace vma::stats {
@@ -330,6 +331,8 @@ TEST_F(Publisher, NoTornRow) {
             SocketNumbers n;
             n.rx_packets = n.rx_bytes = n.tx_os_bytes = n.rx_dropped_full = uint64_t(i);
             set_numbers(row, n);
+            // Without a rest no read of a slow machine falls between two writes.
+            for (int rest = 0; rest < 20; rest++) cpu_relax();
         }
     });
     std::string why;
