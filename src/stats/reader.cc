@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <charconv>
+#include <cstddef>
 #include <cstring>
 #include <fstream>
 #include <sstream>
@@ -56,24 +56,28 @@ bool runs_as(uint32_t pid, uid_t owner) {
     return true;  // no such process or not to be seen: nothing to compare
 }
 
-// Reads the rows of a segment so that none is torn; those that stay so are left out.
+// Reads the rows of a segment so that none is torn; those that stay so are left out. One copy by the kernel (rep movs) may
+// take a row's last line before its first, so that the sequence number of a copy says nothing of that copy: what is kept was
+// read between two reads that found the same even number.
 template <class Row>
 bool read_stable(int fd, const Segment& segment, std::vector<Row>& out) {
-    std::vector<Row> again(segment.rows);
+    std::vector<Row> before(segment.rows), after(segment.rows);
     out.resize(segment.rows);
     const size_t bytes = segment.rows * sizeof(Row);
-    if (!read_all(fd, out.data(), bytes, segment.offset)) return false;
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (!read_all(fd, again.data(), bytes, segment.offset)) return false;
+    for (std::vector<Row>* rows : {&before, &out, &after})
+        if (!read_all(fd, rows->data(), bytes, segment.offset)) return false;
     for (size_t i = 0; i < out.size(); i++) {
-        Row *before = &out[i], *after = &again[i];
-        for (int tries = 0; (before->seq & 1) != 0 || before->seq != after->seq; tries++) {
+        uint32_t first = before[i].seq, last = after[i].seq;
+        const uint64_t at = segment.offset + i * sizeof(Row), seq_at = at + offsetof(Row, seq);
+        for (int tries = 0; (first & 1) != 0 || first != last; tries++) {
             if (tries == kRowTries) {
-                *before = {};
+                out[i] = {};
                 break;
             }
-            *before = *after;
-            if (!read_all(fd, after, sizeof(Row), segment.offset + i * sizeof(Row))) return false;
+            if (!read_all(fd, &first, sizeof first, seq_at) ||
+                !read_all(fd, &out[i], sizeof(Row), at) ||
+                !read_all(fd, &last, sizeof last, seq_at))
+                return false;
         }
     }
     return true;

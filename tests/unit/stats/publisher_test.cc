@@ -4,7 +4,6 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
-#include <atomic>
 #include <set>
 #include <thread>
 
@@ -324,10 +323,9 @@ TEST_F(Publisher, WhatCannotBeMadeIsSaidOnceAndNothingElse) {
 // A reader sees each row as one set left it, though the writer never stops.
 TEST_F(Publisher, NoTornRow) {
     RowHandle row;
-    std::atomic<bool> stop{false};
     set_socket(row, udp(0, Path::kernel, Reason::protocol));
-    std::thread writer([&] {
-        for (int i = 1; !stop.load(std::memory_order_relaxed); i = i % 1'000'000 + 1) {
+    const std::jthread writer([&](const std::stop_token& stop) {
+        for (int i = 1; !stop.stop_requested(); i = i % 1'000'000 + 1) {
             SocketNumbers n;
             n.rx_packets = n.rx_bytes = n.tx_os_bytes = n.rx_dropped_full = uint64_t(i);
             set_numbers(row, n);
@@ -339,7 +337,7 @@ TEST_F(Publisher, NoTornRow) {
     auto page = PageFile::open(directory, self(), &why);
     ASSERT_TRUE(page) << why;
     unsigned seen = 0;
-    for (int i = 0; i < 2000; i++) {
+    for (int i = 0; i < 4000; i++) {
         Snapshot copy;
         ASSERT_TRUE(page->read(copy, &why)) << why;
         for (const SocketRow& r : copy.sockets) {
@@ -349,8 +347,6 @@ TEST_F(Publisher, NoTornRow) {
             ASSERT_EQ(r.numbers.rx_packets, r.numbers.rx_bytes);
         }
     }
-    stop = true;
-    writer.join();
     EXPECT_GT(seen, 0u);
 }
 
