@@ -22,6 +22,8 @@ Reason reason_of(int error) {
             return Reason::capability;
         case ENOLINK:
             return Reason::broker_gone;
+        case ENOMEM:
+            return Reason::memory;
         case EINVAL:
         case ENODEV:
             return Reason::interface_unsupported;
@@ -84,6 +86,7 @@ Shard* open_shard_on(const Interface& interface, const Options& options, Reason*
     if (!ring) {
         *why = reason_of(ring.error());
         if (out_of_descriptors(ring.error())) *text = kNoDescriptor;
+        if (ring.error() == ENOMEM) *text += " (no memory left: raise the limit (ulimit -v))";
         Arena::unmap(arena);
         return nullptr;
     }

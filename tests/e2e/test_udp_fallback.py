@@ -69,6 +69,9 @@ class Refused(case.NetCase):
     def test_no_descriptor_left(self):
         self.compare("echo", ["prlimit", "--nofile=8:8"], (1, 1), "no file descriptor left")
 
+    def test_no_memory_left(self):
+        self.compare("echo", ["prlimit", "--as=100000000"], (1, 1), "no memory left")
+
     def test_port_in_use(self):
         holder = self.b.call(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         self.addCleanup(holder.close)
