@@ -10,7 +10,7 @@
 
 namespace vma {
 
-inline constexpr int kMaxOwnFds = 512;
+inline constexpr int kMaxOwnFds = 1024;
 
 class OwnFd {
   public:
