@@ -1,0 +1,129 @@
+#include "dev/shm/direction.h"
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+
+namespace vma::shm {
+namespace {
+
+// What of a frame lies on the line of its word.
+constexpr uint32_t kFirstLine = kRecordAlign - kWordBytes;
+
+// Bytes [from, to) of head and payload. False: the payload is shorter than that.
+bool copy_part(const TxFrame& f, uint32_t from, uint32_t to, uint8_t* out) {
+    uint32_t begin = 0;  // of the piece, in the frame
+    auto piece = [&](const void* data, size_t bytes) {
+        const uint64_t end = begin + uint64_t(bytes);
+        if (end > from) {
+            const uint32_t skip = from - begin, last = end < to ? uint32_t(end) : to;
+            std::memcpy(out, static_cast<const uint8_t*>(data) + skip, last - from);
+            out += last - from;
+            from = last;
+        }
+        begin = end < to ? uint32_t(end) : to;
+    };
+    piece(f.head.data(), f.head.size());
+    for (unsigned i = 0; i < f.payload_count && from < to; ++i)
+        piece(f.payload[i].iov_base, f.payload[i].iov_len);
+    return from >= to;
+}
+
+}  // namespace
+
+void Outbound::open(uint8_t* records, ConsumerWords& words, uint32_t ring_bytes) {
+    records_ = records;
+    words_ = &words;
+    ring_bytes_ = ring_bytes;
+}
+
+int Outbound::push(const TxFrame& f) {
+    if (fault_ != Fault::none) return ENETDOWN;
+    const uint32_t length = uint32_t(f.head.size()) + f.payload_len, span = record_span(length);
+    if (span > room() && (!look_for_room() || span > room()))
+        return fault_ == Fault::none ? EAGAIN : ENETDOWN;
+    const uint64_t mask = ring_bytes_ - 1;
+    uint8_t* const at = records_ + (produced_ & mask);
+    // The line of the word last and in one go: a consumer that spins on it would take it away in between.
+    const uint32_t first = length < kFirstLine ? length : kFirstLine;
+    if (!copy_part(f, first, length, at + kWordBytes + first) ||
+        !copy_part(f, 0, first, at + kWordBytes))
+        return EINVAL;
+    Record record{length, f.gso == Gso::none ? uint16_t(0) : f.gso_size, 0};
+    if (f.csum_start != 0) record.flags |= kChecksumVouched;
+    const uint64_t next = produced_ + span;
+    __atomic_store_n(reinterpret_cast<uint64_t*>(records_ + (next & mask)), uint64_t(0),
+                     __ATOMIC_RELAXED);
+    __atomic_store_n(reinterpret_cast<uint64_t*>(at), word_of(record), __ATOMIC_RELEASE);
+    produced_ = next;
+    return 0;
+}
+
+bool Outbound::look_for_room() {
+    const uint64_t consumed = __atomic_load_n(&words_->consumed, __ATOMIC_ACQUIRE);
+    if (consumed < consumed_)
+        fault_ = Fault::consumed_back;
+    else if (consumed > produced_)
+        fault_ = Fault::consumed_beyond;
+    else if (consumed % kRecordAlign != 0)
+        fault_ = Fault::consumed_ragged;
+    else
+        consumed_ = consumed;
+    return fault_ == Fault::none;
+}
+
+bool Outbound::must_ring() {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    const uint32_t sleeping = __atomic_load_n(&words_->sleeping, __ATOMIC_RELAXED);
+    if (sleeping == 0 || sleeping == rung_) return false;
+    rung_ = sleeping;
+    return true;
+}
+
+void Inbound::open(const uint8_t* records, ConsumerWords& words, uint32_t ring_bytes) {
+    records_ = records;
+    words_ = &words;
+    mask_ = ring_bytes - 1;
+}
+
+Inbound::Took Inbound::take(PacketPool& pool, Packet& out) {
+    if (fault_ != Fault::none) return Took::fault;
+    const uint64_t word = load();
+    if (word == 0) return Took::nothing;
+    Record record;
+    if (!parse_word(word, record)) {
+        fault_ = Fault::record_word;
+        return Took::fault;
+    }
+    const uint8_t* const frame = records_ + (at_ & mask_) + kWordBytes;
+    const uint64_t next = at_ + record_span(record.length);
+    __builtin_prefetch(records_ + (next & mask_));
+    Packet p = pool.take(record.length);
+    if (!p) return Took::no_memory;
+    // Nothing of the frame is looked at before it is ours alone.
+    std::memcpy(p->data, frame, record.length);
+    p->len = record.length;
+    p->meta.gso_size = record.gso_size;
+    p->meta.checksum_good = (record.flags & kChecksumVouched) != 0;
+    at_ = next;
+    // Each store of the position costs the producer's core a miss when it looks for room, so not after every frame.
+    if (at_ - published_ > mask_ / 8) publish();
+    out = std::move(p);
+    return Took::frame;
+}
+
+void Inbound::publish() {
+    published_ = at_;
+    __atomic_store_n(&words_->consumed, at_, __ATOMIC_RELEASE);
+}
+
+void Inbound::fall_asleep() {
+    if (fault_ != Fault::none) return;
+    if (published_ != at_) publish();
+    if (++sleeps_ == 0) sleeps_ = 1;
+    __atomic_store_n(&words_->sleeping, sleeps_, __ATOMIC_RELAXED);
+}
+
+void Inbound::wake() { __atomic_store_n(&words_->sleeping, 0u, __ATOMIC_RELAXED); }
+
+}  // namespace vma::shm
