@@ -26,6 +26,8 @@ struct RingCaps {
     bool hw_timestamp = false;
     bool copies_on_send = true;  // payload memory is free again when send() returns
     bool zero_copy_receive = false;
+    // A receiver that has no room makes send() refuse with EAGAIN: nothing that was taken is lost. Else it is dropped there.
+    bool pushes_back = false;
 };
 
 enum class Gso : uint8_t { none, tcp_v4, tcp_v6, udp_l4 };

@@ -1,6 +1,7 @@
 // Two rings that can reach each other, of any kind: what the contract suite runs over.
 #pragma once
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -9,6 +10,7 @@
 
 #include "base/arena.h"
 #include "dev/packet/packet_ring.h"
+#include "dev/shm/shm_ring.h"
 #include "support/frames.h"
 #include "support/veth.h"
 #include "support/virtual_wire.h"
@@ -61,6 +63,51 @@ class VirtualPair final : public RingPair {
 
   private:
     VirtualWire wire_;
+};
+
+// The descriptors of both ends of a new pair, opener first.
+struct ShmParts {
+    explicit ShmParts(uint32_t ring_bytes = shm::kLeastRingBytes) {
+        const auto memory = shm::create_pair_memory(ring_bytes, nullptr);
+        const auto bell0 = shm::create_bell(), bell1 = shm::create_bell();
+        if (!memory || !bell0 || !bell1) return;
+        end[0] = {*memory, *bell0, fcntl(*bell1, F_DUPFD_CLOEXEC, 3), shm::Side::opener};
+        end[1] = {fcntl(*memory, F_DUPFD_CLOEXEC, 3), *bell1, fcntl(*bell0, F_DUPFD_CLOEXEC, 3),
+                  shm::Side::joiner};
+    }
+    shm::PairParts end[2];
+};
+
+// Two shm rings of this process with one pair between them.
+class ShmPair final : public RingPair {
+  public:
+    explicit ShmPair(uint32_t ring_bytes = shm::kLeastRingBytes) {
+        ShmParts parts(ring_bytes);
+        for (int i : {0, 1}) {
+            const auto opened =
+                shm::ShmRing::open({&pools[i].pool, 1, 0x1234567812345678u, 0x8765432187654321u});
+            if (!opened) return;
+            owned[i].reset(*opened);
+            const auto added = owned[i]->add_pair(parts.end[i], &why);
+            if (!added) return;
+            id[i] = *added;
+        }
+        // Side 0 speaks for the ports that the tests send from, side 1 for those that they send to.
+        for (uint8_t protocol : {IPPROTO_UDP, IPPROTO_TCP}) {
+            for (uint16_t port : {7000, 7001, 7100}) route(0, protocol, {addr[1], port});
+            for (uint16_t port : {9000, 9001}) route(1, protocol, {addr[0], port});
+        }
+        for (int i : {0, 1}) ring[i] = owned[i].get();
+    }
+    void route(int end, uint8_t protocol, const Endpoint& remote) {
+        FlowKey k;
+        k.protocol = protocol;
+        k.remote = remote;
+        EXPECT_TRUE(owned[end]->route(k, id[end]));
+    }
+    std::string why;
+    std::unique_ptr<shm::ShmRing> owned[2];
+    shm::PairId id[2] = {};
 };
 
 // Packet rings in the two namespaces of a veth pair.

@@ -1,0 +1,377 @@
+#include "dev/shm/shm_ring.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
+
+#include "base/sys.h"
+
+namespace vma::shm {
+namespace {
+
+bool is_unicast_v4(const Endpoint& e) {
+    return e.addr.is_v4() && e.port != 0 && !e.addr.is_any() && !e.addr.is_multicast() &&
+           !e.addr.is_limited_broadcast();
+}
+
+bool known_protocol(const FlowKey& key) {
+    return key.protocol == IPPROTO_TCP || key.protocol == IPPROTO_UDP;
+}
+
+PackedFlow pack(const FlowKey& key) {
+    return PackedFlow::of(key.protocol, key.local.addr.v4_host(), key.local.port,
+                          key.remote.addr.v4_host(), key.remote.port);
+}
+
+// Of steer(): the local end, and the remote one when there is one.
+bool pack_steered(const FlowKey& key, PackedFlow& out) {
+    if (!known_protocol(key) || !is_unicast_v4(key.local)) return false;
+    if (key.connected() && !is_unicast_v4(key.remote)) return false;
+    out = key.connected() ? pack(key) : pack(key).any_remote();
+    return true;
+}
+
+// Of route(): the remote end, and the local one when there is one.
+bool pack_route(const FlowKey& key, PackedFlow& out) {
+    if (!known_protocol(key) || !is_unicast_v4(key.remote)) return false;
+    if (key.local.port != 0 && !is_unicast_v4(key.local)) return false;
+    out = key.local.port != 0 ? pack(key) : pack(key).any_local();
+    return true;
+}
+
+// Exact, then with one end open.
+const uint32_t* route_of(const FlowTable& routes, const PackedFlow& flow) {
+    const uint32_t* const exact = routes.find(flow);
+    return exact ? exact : routes.find(flow.any_local());
+}
+
+}  // namespace
+
+// ---- life
+
+ShmRing::ShmRing(const ShmRingConfig& config) : config_(config), pid_(sys::getpid()) {
+    caps_.mtu = kMostPacketBytes;
+    // As large as a plain frame: a core whose segments are smaller sends super-frames, and nobody cuts them.
+    caps_.max_gso_bytes = kMostPacketBytes;
+    caps_.max_gso_segments = UINT16_MAX;
+    caps_.tx_checksum = caps_.rx_checksum = caps_.udp_gso = caps_.pushes_back = true;
+    steered_.set_secret(config.secret, config.secret2);
+    routes_.set_secret(config.secret2, config.secret);
+}
+
+Result<ShmRing*> ShmRing::open(const ShmRingConfig& config) {
+    std::unique_ptr<ShmRing> ring(new (std::nothrow) ShmRing(config));
+    if (!ring) return Errno{ENOMEM};
+    ring->places_.reset(new (std::nothrow) Place[kMostPairs]);
+    ring->order_.reset(new (std::nothrow) uint16_t[kMostPairs]);
+    if (!ring->places_ || !ring->order_) return Errno{ENOMEM};
+    const int set = sys::epoll_create1(EPOLL_CLOEXEC);
+    if (set < 0) return Errno{-set};
+    if (Status s = ring->sleep_set_.adopt(set); !s) return Errno{s.error()};
+    return ring.release();
+}
+
+ShmRing::~ShmRing() {
+    if (sys::getpid() == pid_) return;
+    // A forked child: the memory is not here.
+    for (unsigned i = 0; i < kMostPairs; ++i)
+        if (places_[i].pair) places_[i].pair->forget();
+}
+
+// ---- pairs
+
+ShmRing::Place* ShmRing::place_of(PairId id) const {
+    const uint64_t number = id & 0xffffffff;
+    if (number >= kMostPairs) return nullptr;
+    Place& place = places_[number];
+    return place.pair && place.generation == id >> 32 ? &place : nullptr;
+}
+
+Result<PairId> ShmRing::add_pair(PairParts parts, std::string* why) {
+    uint16_t number = 0;
+    while (number < kMostPairs && places_[number].pair) ++number;
+    std::unique_ptr<Pair> pair;
+    int error = number == kMostPairs ? ENOSPC : 0;
+    if (error == 0) {
+        pair.reset(new (std::nothrow) Pair);
+        if (!pair) error = ENOMEM;
+    }
+    if (error != 0) {
+        parts.close_all();
+        if (why)
+            *why = error == ENOSPC ? "the ring has all the pairs it can have"
+                                   : "no memory for the pair";
+        return Errno{error};
+    }
+    if (Status s = pair->open(parts, why); !s) return Errno{s.error()};
+    Place& place = places_[number];
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLET;
+    const int added = sys::epoll_ctl(sleep_set_.fd(), EPOLL_CTL_ADD, pair->bell(), &event);
+    if (added < 0) {
+        if (why) *why = "the bell cannot be waited for";
+        return Errno{-added};
+    }
+    place.pair = std::move(pair);
+    if (++place.generation == 0) place.generation = 1;
+    place.quiet = 0;
+    place.order = uint16_t(listed_);
+    order_[listed_++] = number;
+    heat(number);
+    return uint64_t(place.generation) << 32 | number;
+}
+
+void ShmRing::remove_pair(PairId id) {
+    Place* const place = place_of(id);
+    if (place == nullptr) return;
+    const auto number = uint16_t(place - places_.get());
+    if (place->order < listed_ && order_[place->order] == number) unlist(number);
+    routes_.erase_all(number);
+    place->pair.reset();  // the bell leaves the sleep set with its last descriptor
+}
+
+void ShmRing::neighbor_gone(PairId id) {
+    if (Place* const place = place_of(id)) place->pair->neighbor_gone();
+}
+
+PairState ShmRing::pair_state(PairId id) const {
+    const Place* const place = place_of(id);
+    return place ? place->pair->state() : PairState::broken;
+}
+
+Fault ShmRing::pair_fault(PairId id) const {
+    const Place* const place = place_of(id);
+    return place ? place->pair->fault() : Fault::none;
+}
+
+Status ShmRing::route(const FlowKey& key, PairId pair) {
+    PackedFlow flow;
+    if (!pack_route(key, flow)) return Errno{EINVAL};
+    const Place* const place = place_of(pair);
+    if (place == nullptr) return Errno{ENOENT};
+    return routes_.insert(flow, uint32_t(place - places_.get()));
+}
+
+void ShmRing::unroute(const FlowKey& key) {
+    PackedFlow flow;
+    if (pack_route(key, flow)) routes_.erase(flow);
+}
+
+// ---- the list of pairs
+
+void ShmRing::move(uint16_t number, unsigned to) {
+    const unsigned from = places_[number].order;
+    const uint16_t other = order_[to];
+    order_[from] = other;
+    places_[other].order = uint16_t(from);
+    order_[to] = number;
+    places_[number].order = uint16_t(to);
+}
+
+void ShmRing::heat(uint16_t number) {
+    places_[number].quiet = 0;
+    move(number, hot_++);
+}
+
+void ShmRing::cool(uint16_t number) { move(number, --hot_); }
+
+void ShmRing::unlist(uint16_t number) {
+    if (places_[number].order < hot_) cool(number);
+    move(number, --listed_);
+}
+
+// ---- in
+
+// Is this packet one that the pair may bring, and ours to have?
+bool ShmRing::admitted(const Packet& packet, const Place& place) {
+    PackedFlow flow;
+    if (!flow_of_frame(packet->view(), packet->len - kLeastFrameBytes, Toward::us, flow)) {
+        not_a_flow_.add(1);
+        return false;
+    }
+    const uint32_t* const speaker = route_of(routes_, flow);
+    if (speaker == nullptr || *speaker != uint32_t(&place - places_.get())) {
+        foreign_source_.add(1);
+        return false;
+    }
+    if (!steered_.find(flow) && !steered_.find(flow.any_remote())) {
+        not_steered_.add(1);
+        return false;
+    }
+    return true;
+}
+
+unsigned ShmRing::take_from(Place& place, std::span<Packet> out, bool* no_memory) {
+    unsigned n = 0, looks = 0;
+    // Dropped frames count as looks, so that a neighbour who sends only those gets no more than his turn.
+    while (n < out.size() && looks++ < kTurn) {
+        Packet packet;
+        switch (place.pair->take(*config_.pool, packet)) {
+            case Inbound::Took::nothing:
+                return n;
+            case Inbound::Took::no_memory:
+                *no_memory = true;
+                place.quiet = 0;
+                return n;
+            case Inbound::Took::fault:
+                broken_pairs_.add(1);
+                unlist(uint16_t(&place - places_.get()));
+                return n;
+            case Inbound::Took::frame:
+                break;
+        }
+        place.quiet = 0;
+        if (!admitted(packet, place)) continue;
+        packet->meta.ifindex = config_.ifindex;
+        rx_frames_.add(1);
+        rx_bytes_.add(packet->len);
+        out[n++] = std::move(packet);
+    }
+    return n;
+}
+
+// Pairs that were quiet for long have one look each in turn, so that many of them cost little.
+void ShmRing::look_at_cold() {
+    const unsigned cold = listed_ - hot_;
+    for (unsigned i = 0; i < std::min(cold, kColdLooks) && hot_ < listed_; ++i) {
+        const uint16_t number = order_[hot_ + cold_turn_++ % (listed_ - hot_)];
+        if (places_[number].pair->pending()) heat(number);
+    }
+}
+
+unsigned ShmRing::recv(std::span<Packet> out) {
+    if (hot_ < listed_) look_at_cold();
+    unsigned n = 0;
+    bool no_memory = false;
+    // Until every hot pair was found empty once, or had so many turns that the caller must get to do something else.
+    unsigned turns = hot_ + unsigned(out.size());
+    for (unsigned idle = 0; n < out.size() && idle < hot_ && turns-- > 0 && !no_memory;) {
+        if (turn_ >= hot_) turn_ = 0;
+        const uint16_t number = order_[turn_];
+        Place& place = places_[number];
+        ++place.quiet;
+        const unsigned listed = listed_;
+        n += take_from(place, out.subspan(n), &no_memory);
+        if (listed_ != listed) continue;  // it broke; another is in its place
+        if (place.quiet >= kCoolAfter) {
+            cool(number);
+            continue;
+        }
+        idle = place.quiet == 0 ? 0 : idle + 1;
+        ++turn_;
+    }
+    return n;
+}
+
+// ---- out
+
+int ShmRing::send_one(const TxFrame& frame, Pair*& to) {
+    if (frame.head.size() < kLeastFrameBytes) return EINVAL;
+    const uint64_t l3 = frame.head.size() - kLeastFrameBytes + uint64_t(frame.payload_len);
+    if (l3 > kMostPacketBytes) return EMSGSIZE;
+    PackedFlow flow;
+    if (!flow_of_frame(frame.head, uint32_t(l3), Toward::them, flow)) return EINVAL;
+    const uint32_t* const place = route_of(routes_, flow);
+    if (place == nullptr) return EHOSTUNREACH;
+    Pair* const pair = places_[*place].pair.get();
+    if (pair != to) {
+        call(to);
+        to = pair;
+    }
+    const PairState before = pair->state();
+    const int error = pair->push(frame);
+    if (error == EAGAIN) pushed_back_.add(1);
+    if (pair->state() != before) {
+        broken_pairs_.add(1);
+        unlist(uint16_t(*place));
+    }
+    return error;
+}
+
+unsigned ShmRing::send(std::span<const TxFrame> frames, int* why) {
+    unsigned n = 0;
+    Pair* to = nullptr;
+    for (const TxFrame& f : frames) {
+        if (const int error = send_one(f, to)) {
+            tx_refused_.add(1);
+            if (why) *why = error;
+            break;
+        }
+        ++n;
+        tx_frames_.add(1);
+        tx_bytes_.add(f.head.size() + f.payload_len);
+    }
+    call(to);
+    return n;
+}
+
+void ShmRing::call(Pair* pair) {
+    if (pair && pair->state() == PairState::open && pair->call()) bells_rung_.add(1);
+}
+
+Status ShmRing::steer(const FlowKey& key, int) {
+    PackedFlow flow;
+    if (!pack_steered(key, flow)) return Errno{EINVAL};
+    return steered_.insert(flow, 0);
+}
+
+void ShmRing::unsteer(const FlowKey& key) {
+    PackedFlow flow;
+    if (pack_steered(key, flow)) steered_.erase(flow);
+}
+
+// ---- sleep
+
+// What has rung until now does not count for the next sleep.
+void ShmRing::hush() {
+    epoll_event events[64];
+    for (unsigned round = 0; round < kMostPairs / 64; ++round) {
+        const int n = sys::epoll_wait(sleep_set_.fd(), events, 64, 0);
+        if (n > 0) wakeups_.add(unsigned(n));
+        if (n < 64) return;
+    }
+}
+
+bool ShmRing::arm() {
+    hush();
+    for (unsigned i = 0; i < listed_; ++i) places_[order_[i]].pair->fall_asleep();
+    // Pairs with the fence in Outbound::must_ring: either the producer sees `sleeping`, or we see its record.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    bool quiet = true;
+    for (unsigned i = 0; i < listed_ && quiet; ++i) quiet = !places_[order_[i]].pair->pending();
+    if (!quiet) disarm();
+    return quiet;
+}
+
+void ShmRing::disarm() {
+    for (unsigned i = 0; i < listed_; ++i) places_[order_[i]].pair->wake();
+}
+
+// ---- figures
+
+RingCounters ShmRing::counters() const {
+    RingCounters c;
+    c.rx_frames = rx_frames_.get();
+    c.rx_bytes = rx_bytes_.get();
+    c.tx_frames = tx_frames_.get();
+    c.tx_bytes = tx_bytes_.get();
+    c.rx_dropped = not_a_flow_.get() + foreign_source_.get() + not_steered_.get();
+    c.tx_refused = tx_refused_.get();
+    c.wakeups = wakeups_.get();
+    return c;
+}
+
+ShmCounters ShmRing::shm_counters() const {
+    ShmCounters c;
+    c.not_a_flow = not_a_flow_.get();
+    c.foreign_source = foreign_source_.get();
+    c.not_steered = not_steered_.get();
+    c.broken_pairs = broken_pairs_.get();
+    c.bells_rung = bells_rung_.get();
+    c.pushed_back = pushed_back_.get();
+    return c;
+}
+
+}  // namespace vma::shm
