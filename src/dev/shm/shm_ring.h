@@ -42,7 +42,7 @@ struct ShmCounters {
 
 class ShmRing final : public Ring {
   public:
-    static constexpr unsigned kMostPairs = 1024;  // two own descriptors each, see kMaxOwnFds
+    static constexpr unsigned kMostPairs = 256;  // two own descriptors each, see kMaxOwnFds
 
     // Errors of epoll_create(2); EMFILE; ENOMEM.
     static Result<ShmRing*> open(const ShmRingConfig& config);

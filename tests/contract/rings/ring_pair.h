@@ -1,7 +1,6 @@
 // Two rings that can reach each other, of any kind: what the contract suite runs over.
 #pragma once
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -12,6 +11,7 @@
 #include "dev/packet/packet_ring.h"
 #include "dev/shm/shm_ring.h"
 #include "support/frames.h"
+#include "support/shm_pair.h"
 #include "support/veth.h"
 #include "support/virtual_wire.h"
 
@@ -63,19 +63,6 @@ class VirtualPair final : public RingPair {
 
   private:
     VirtualWire wire_;
-};
-
-// The descriptors of both ends of a new pair, opener first.
-struct ShmParts {
-    explicit ShmParts(uint32_t ring_bytes = shm::kLeastRingBytes) {
-        const auto memory = shm::create_pair_memory(ring_bytes, nullptr);
-        const auto bell0 = shm::create_bell(), bell1 = shm::create_bell();
-        if (!memory || !bell0 || !bell1) return;
-        end[0] = {*memory, *bell0, fcntl(*bell1, F_DUPFD_CLOEXEC, 3), shm::Side::opener};
-        end[1] = {fcntl(*memory, F_DUPFD_CLOEXEC, 3), *bell1, fcntl(*bell0, F_DUPFD_CLOEXEC, 3),
-                  shm::Side::joiner};
-    }
-    shm::PairParts end[2];
 };
 
 // Two shm rings of this process with one pair between them.
