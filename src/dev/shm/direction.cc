@@ -29,6 +29,34 @@ bool copy_part(const TxFrame& f, uint32_t from, uint32_t to, uint8_t* out) {
     return from >= to;
 }
 
+void copy(uint8_t* to, const uint8_t* from, uint32_t n) {
+    if (n > 0) std::memcpy(to, from, n);
+}
+
+// The whole frame, what lies on the line of the word last and in one go: a consumer that spins on that line would take it away
+// in between. False: the payload is shorter than payload_len.
+bool copy_frame(const TxFrame& f, uint32_t length, uint8_t* out) {
+    const uint32_t first = length < kFirstLine ? length : kFirstLine;
+    const size_t payload_bytes = f.payload_count ? f.payload[0].iov_len : 0;
+    if (f.payload_count > 1 || payload_bytes < f.payload_len)
+        return copy_part(f, first, length, out + first) && copy_part(f, 0, first, out);
+    const uint8_t* const head = f.head.data();
+    const auto* const payload =
+        f.payload_count ? static_cast<const uint8_t*>(f.payload[0].iov_base) : nullptr;
+    const uint32_t head_bytes = length - f.payload_len;
+    if (head_bytes > first) {
+        copy(out + first, head + first, head_bytes - first);
+        copy(out + head_bytes, payload, f.payload_len);
+        copy(out, head, first);
+    } else {
+        const uint32_t split = first - head_bytes;
+        copy(out + first, payload + split, length - first);
+        copy(out, head, head_bytes);
+        copy(out + head_bytes, payload, split);
+    }
+    return true;
+}
+
 }  // namespace
 
 void Outbound::open(uint8_t* records, ConsumerWords& words, uint32_t ring_bytes) {
@@ -44,11 +72,7 @@ int Outbound::push(const TxFrame& f) {
         return fault_ == Fault::none ? EAGAIN : ENETDOWN;
     const uint64_t mask = ring_bytes_ - 1;
     uint8_t* const at = records_ + (produced_ & mask);
-    // The line of the word last and in one go: a consumer that spins on it would take it away in between.
-    const uint32_t first = length < kFirstLine ? length : kFirstLine;
-    if (!copy_part(f, first, length, at + kWordBytes + first) ||
-        !copy_part(f, 0, first, at + kWordBytes))
-        return EINVAL;
+    if (!copy_frame(f, length, at + kWordBytes)) return EINVAL;
     Record record{length, f.gso == Gso::none ? uint16_t(0) : f.gso_size, 0};
     if (f.csum_start != 0) record.flags |= kChecksumVouched;
     const uint64_t next = produced_ + span;

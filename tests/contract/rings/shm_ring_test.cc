@@ -605,10 +605,10 @@ class Hostile {
 
 // Every word of the shared memory gets every kind of bad value at every point; the victim goes on with everybody else.
 TEST(ShmRingHostile, AnythingInTheMemoryHarmsThatPairOnly) {
-    for (uint32_t seed : {1u, 2u, 3u, 4u}) {
+    for (uint32_t seed : {1u, 2u, 3u}) {
         SCOPED_TRACE(seed);
         Hostile run(seed);
-        for (int i = 0; i < 20000 && !testing::Test::HasFatalFailure(); ++i) run.step();
+        for (int i = 0; i < 12000 && !testing::Test::HasFatalFailure(); ++i) run.step();
         if (!testing::Test::HasFatalFailure()) run.finish();
     }
 }
