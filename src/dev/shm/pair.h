@@ -10,7 +10,8 @@
 
 namespace vma::shm {
 
-// The descriptors of a pair; whoever gets them closes them on every path.
+// The descriptors of a pair; whoever gets them closes them on every path. Those of a neighbour have been looked at before
+// (handshake.h): closing a file that he chose could wait for him.
 struct PairParts {
     int memory = -1;         // create_pair_memory()'s, or the neighbour's
     int bell = -1;           // our own, which the neighbour rings

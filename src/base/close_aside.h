@@ -1,0 +1,10 @@
+// Closing a descriptor that somebody else made and that may be any file: close(2) can wait for whoever is behind it (the flush
+// of a FUSE file, a socket with SO_LINGER), as long as he likes. A thread of its own does it.
+#pragma once
+
+namespace vma {
+
+// Returns at once. If no thread can be started the descriptor stays open until exec (it has CLOEXEC). Any thread.
+void close_aside(int fd);
+
+}  // namespace vma
