@@ -129,7 +129,20 @@ void ShmRing::remove_pair(PairId id) {
     const auto number = uint16_t(place - places_.get());
     if (place->order < listed_ && order_[place->order] == number) unlist(number);
     routes_.erase_all(number);
-    place->pair.reset();  // the bell leaves the sleep set with its last descriptor
+    deafen(*place->pair);
+    place->pair.reset();
+}
+
+void ShmRing::broke(Place& place) {
+    broken_pairs_.add(1);
+    unlist(uint16_t(&place - places_.get()));
+    deafen(*place.pair);
+}
+
+// The neighbour has the open file too: closing ours would not take it out of the sleep set. (Where the program took the number
+// of our descriptor, the bell is in the set under that and stays: he can wake us, for nothing.)
+void ShmRing::deafen(const Pair& pair) {
+    sys::epoll_ctl(sleep_set_.fd(), EPOLL_CTL_DEL, pair.bell(), nullptr);
 }
 
 void ShmRing::neighbor_gone(PairId id) {
@@ -216,8 +229,7 @@ unsigned ShmRing::take_from(Place& place, std::span<Packet> out, bool* no_memory
                 place.quiet = 0;
                 return n;
             case Inbound::Took::fault:
-                broken_pairs_.add(1);
-                unlist(uint16_t(&place - places_.get()));
+                broke(place);
                 return n;
             case Inbound::Took::frame:
                 break;
@@ -283,10 +295,7 @@ int ShmRing::send_one(const TxFrame& frame, Pair*& to) {
     const PairState before = pair->state();
     const int error = pair->push(frame);
     if (error == EAGAIN) pushed_back_.add(1);
-    if (pair->state() != before) {
-        broken_pairs_.add(1);
-        unlist(uint16_t(*place));
-    }
+    if (pair->state() != before) broke(places_[*place]);
     return error;
 }
 

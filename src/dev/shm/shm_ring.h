@@ -106,6 +106,8 @@ class ShmRing final : public Ring {
     unsigned take_from(Place& place, std::span<Packet> out, bool* no_memory);
     bool admitted(const Packet& packet, const Place& place);
     void look_at_cold();
+    void broke(Place& place);
+    void deafen(const Pair& pair);
     void move(uint16_t place, unsigned to);
     void heat(uint16_t place);
     void cool(uint16_t place);

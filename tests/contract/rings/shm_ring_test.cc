@@ -433,6 +433,40 @@ TEST(ShmRingHostile, BellsReachNobodyElse) {
     timerfd_settime(bad.victims_bell, 0, &never, nullptr);
 }
 
+// Once it is out, by its own nonsense or by us, it cannot even wake us.
+TEST(ShmRingHostile, TheBellOfAnEndedPairIsNotHeard) {
+    for (bool by_nonsense : {true, false}) {
+        Node victim(1);
+        ShmParts parts;
+        const auto pair = victim.ring->add_pair(parts.end[0], nullptr);
+        ASSERT_TRUE(pair);
+        BadNeighbor bad(parts.end[1]);
+        BorrowedBell bell;
+        ASSERT_TRUE(bell.adopt(ShmParts::copy(bad.victims_bell)));
+        auto heard = [&] {
+            EXPECT_TRUE(victim.ring->arm());
+            bell.ring();
+            pollfd p{victim.ring->wake_fd(), POLLIN, 0};
+            const bool yes = poll(&p, 1, 0) == 1;
+            victim.ring->disarm();
+            return yes;
+        };
+        EXPECT_TRUE(heard());
+        if (by_nonsense) {
+            bad.store_word(0, 1);
+            Packet p;
+            EXPECT_EQ(victim.ring->recv({&p, 1}), 0u);
+            EXPECT_EQ(victim.ring->pair_state(*pair), PairState::broken);
+            EXPECT_EQ(victim.ring->pair_fault(*pair), Fault::record_word);
+        } else {
+            victim.ring->remove_pair(*pair);
+        }
+        EXPECT_FALSE(heard());
+        EXPECT_FALSE(heard());
+        victim.ring->remove_pair(*pair);
+    }
+}
+
 class Hostile {
   public:
     explicit Hostile(uint32_t seed) : random_(seed) {
