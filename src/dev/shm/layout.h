@@ -54,6 +54,7 @@ struct ControlPage {
     ConsumerWords from_joiner;  // written by the opener
 };
 
+// A page. Where pages are larger than 4 KiB the mapping fails, and the pair is refused with that reason.
 inline constexpr uint32_t kControlBytes = 4096;
 static_assert(sizeof(Header) == 24 && sizeof(ConsumerWords) == 256);
 static_assert(offsetof(ControlPage, from_opener) == 128 &&
