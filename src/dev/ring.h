@@ -26,6 +26,7 @@ struct RingCaps {
     bool hw_timestamp = false;
     bool copies_on_send = true;  // payload memory is free again when send() returns
     bool zero_copy_receive = false;
+    bool has_neighbors = true;  // frames need the link address of the next hop
     // A receiver that has no room makes send() refuse with EAGAIN: nothing that was taken is lost. Else it is dropped there.
     bool pushes_back = false;
 };
@@ -92,6 +93,9 @@ class Ring {
     // Sends from the front; never blocks; returns how many were taken. When fewer than given, *why tells: EAGAIN (try again
     // later), EMSGSIZE (frame too large), ENETDOWN, ENOBUFS ...
     virtual unsigned send(std::span<const TxFrame> frames, int* why) = 0;
+    // Of a ring that pushes back: would send() take a frame of this flow, however large it is? Also true when it would fail for
+    // another reason than EAGAIN.
+    virtual bool has_room(const FlowKey&) const { return true; }
 
     // After steer() returned, every matching frame reaches this ring and none the kernel; after unsteer() returned, the
     // reverse. EEXIST: the tuple belongs to another ring or process. ENOSPC: table full. `twin`: descriptor of the kernel

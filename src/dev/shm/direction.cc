@@ -136,6 +136,17 @@ Inbound::Took Inbound::take(PacketPool& pool, Packet& out) {
     return Took::frame;
 }
 
+uint32_t Inbound::waiting() const {
+    uint32_t records = 0;
+    Record record;
+    for (uint64_t at = at_; fault_ == Fault::none && at - at_ <= mask_; ++records) {
+        const auto* const place = reinterpret_cast<const uint64_t*>(records_ + (at & mask_));
+        if (!parse_word(__atomic_load_n(place, __ATOMIC_ACQUIRE), record)) break;
+        at += record_span(record.length);
+    }
+    return records;
+}
+
 void Inbound::publish() {
     published_ = at_;
     __atomic_store_n(&words_->consumed, at_, __ATOMIC_RELEASE);

@@ -33,6 +33,11 @@ class Outbound {
     // After one or more push(): is the consumer asleep, and not called yet?
     bool must_ring();
     Fault fault() const { return fault_; }
+    // Is there room for a frame of any size?
+    bool has_room() {
+        constexpr uint32_t kMost = record_span(kMostFrameBytes);
+        return kMost <= room() || (look_for_room() && kMost <= room());
+    }
 
   private:
     uint32_t room() const { return ring_bytes_ - kRecordAlign - uint32_t(produced_ - consumed_); }
@@ -61,6 +66,8 @@ class Inbound {
     void fall_asleep();
     void wake();
     Fault fault() const { return fault_; }
+    // How many records have arrived and were not taken. Walks them; never more than there is room for.
+    uint32_t waiting() const;
 
   private:
     // A hostile word costs the neighbour's own pair only, so one load decides.

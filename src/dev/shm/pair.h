@@ -44,6 +44,10 @@ class Pair {
         if (error == ENETDOWN) break_off(out_.fault());
         return error;
     }
+    // Would push() take any frame? Also true when it would say ENETDOWN.
+    bool has_room() {
+        return state_ != PairState::open || out_.has_room() || out_.fault() != Fault::none;
+    }
     // Once after a row of push(). True: the bell was rung.
     bool call() {
         if (!out_.must_ring()) return false;
@@ -58,6 +62,7 @@ class Pair {
         if (took == Inbound::Took::fault) break_off(in_.fault());
         return took;
     }
+    uint32_t waiting() const { return state_ == PairState::broken ? 0 : in_.waiting(); }
     void fall_asleep() {
         if (state_ != PairState::broken) in_.fall_asleep();
     }

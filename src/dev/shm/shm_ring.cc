@@ -57,6 +57,7 @@ ShmRing::ShmRing(const ShmRingConfig& config) : config_(config), pid_(sys::getpi
     caps_.max_gso_bytes = kMostPacketBytes;
     caps_.max_gso_segments = UINT16_MAX;
     caps_.tx_checksum = caps_.rx_checksum = caps_.udp_gso = caps_.pushes_back = true;
+    caps_.has_neighbors = false;
     steered_.set_secret(config.secret, config.secret2);
     routes_.set_secret(config.secret2, config.secret);
 }
@@ -172,6 +173,17 @@ void ShmRing::unroute(const FlowKey& key) {
     if (pack_route(key, flow)) routes_.erase(flow);
 }
 
+bool ShmRing::routed_to(const FlowKey& key, PairId pair) const {
+    const Place* const place = place_of(pair);
+    const uint32_t* const number = place ? route_of(routes_, pack(key)) : nullptr;
+    return number != nullptr && *number == uint32_t(place - places_.get());
+}
+
+bool ShmRing::has_room(const FlowKey& key) const {
+    const uint32_t* const number = route_of(routes_, pack(key));
+    return number == nullptr || places_[*number].pair->has_room();
+}
+
 // ---- the list of pairs
 
 void ShmRing::move(uint16_t number, unsigned to) {
@@ -235,6 +247,7 @@ unsigned ShmRing::take_from(Place& place, std::span<Packet> out, bool* no_memory
                 break;
         }
         place.quiet = 0;
+        ++taken_;
         if (!admitted(packet, place)) continue;
         packet->meta.ifindex = config_.ifindex;
         rx_frames_.add(1);
@@ -275,6 +288,17 @@ unsigned ShmRing::recv(std::span<Packet> out) {
         ++turn_;
     }
     return n;
+}
+
+RingBacklog ShmRing::backlog() const {
+    uint64_t longest = 0;
+    for (unsigned i = 0; i < listed_; ++i)
+        longest = std::max<uint64_t>(longest, places_[order_[i]].pair->waiting());
+    if (listed_ <= 1 || longest == 0) return {taken_, taken_ + longest};
+    // Cold pairs have their look after so many calls of recv(), each of which may have brought as much as it could.
+    const uint64_t calls = hot_ < listed_ ? (listed_ - hot_) / kColdLooks + 1 : 0;
+    const uint64_t turns = longest / kTurn + 1 + calls * kTurn;
+    return {taken_, taken_ + turns * kTurn * listed_};
 }
 
 // ---- out
@@ -329,6 +353,7 @@ Status ShmRing::steer(const FlowKey& key, int) {
 void ShmRing::unsteer(const FlowKey& key) {
     PackedFlow flow;
     if (pack_steered(key, flow)) steered_.erase(flow);
+    if (key.connected()) unroute(key);
 }
 
 // ---- sleep

@@ -64,14 +64,21 @@ class ShmRing final : public Ring {
     // EEXIST: the tuple has a route. ENOENT: no such pair. ENOMEM.
     Status route(const FlowKey& key, PairId pair);
     void unroute(const FlowKey& key);
+    // Do frames of this tuple go to that pair?
+    bool routed_to(const FlowKey& key, PairId pair) const;
 
     // ---- Ring
     const RingCaps& caps() const override { return caps_; }
     unsigned recv(std::span<Packet> out) override;
+    // In records taken. With several pairs the end is as far as it takes until the longest queue has had its turns: later
+    // frames of others count there, none that had arrived is left out.
+    RingBacklog backlog() const override;
     // EHOSTUNREACH: no route; ENETDOWN: its pair has ended; EINVAL: not a whole TCP or UDP datagram.
     unsigned send(std::span<const TxFrame> frames, int* why) override;
+    bool has_room(const FlowKey& key) const override;
     Status steer(const FlowKey& key, int twin) override;
     using Ring::steer;
+    // Takes the route of exactly this tuple along.
     void unsteer(const FlowKey& key) override;
     int wake_fd() const override { return sleep_set_.fd(); }
     bool arm() override;
@@ -125,8 +132,9 @@ class ShmRing final : public Ring {
     std::unique_ptr<uint16_t[]> order_;
     unsigned listed_ = 0, hot_ = 0;
     unsigned turn_ = 0, cold_turn_ = 0;
-    FlowTable steered_;  // value: unused
-    FlowTable routes_;   // value: place
+    uint64_t taken_ = 0;  // records, with those that were dropped
+    FlowTable steered_;   // value: unused
+    FlowTable routes_;    // value: place
     Count rx_frames_, rx_bytes_, tx_frames_, tx_bytes_, tx_refused_, wakeups_;
     Count not_a_flow_, foreign_source_, not_steered_, broken_pairs_, bells_rung_, pushed_back_;
 };

@@ -334,6 +334,7 @@ TEST_P(RingContract, counters_add_up) {
         if (out().send({&t, 1}, &why) == 1) continue;
         EXPECT_EQ(why, EAGAIN);
         EXPECT_EQ(out().counters().tx_refused, 1u);
+        EXPECT_FALSE(out().has_room({{pair->addr[0], 9000}, {pair->addr[1], 7000}, IPPROTO_UDP}));
         ASSERT_GT(i, 100u);
         flood = i;
     }
@@ -353,6 +354,7 @@ TEST_P(RingContract, counters_add_up) {
     if (out().caps().pushes_back) {
         EXPECT_EQ(got, flood);
         Frame f = build_frame(pair->spec(9000, 7000, 1000));
+        EXPECT_TRUE(out().has_room({{pair->addr[0], 9000}, {pair->addr[1], 7000}, IPPROTO_UDP}));
         EXPECT_EQ(send_one(out(), f.plain()), 0) << "room again";
         EXPECT_EQ(receive(in(), 1).size(), 1u);
     } else {
