@@ -72,6 +72,8 @@ class Shard {
         int why = 0;
         return ring_ && ring_->send({&frame, 1}, &why) == 1 ? 0 : why ? why : ENETDOWN;
     }
+    // [lease] As Ring::has_room.
+    bool has_room(const FlowKey& key) const { return ring_ == nullptr || ring_->has_room(key); }
     // [lease]
     Status steer(const FlowKey& key, int twin) {
         return ring_ ? ring_->steer(key, twin) : Status(Errno{ENETDOWN});

@@ -139,7 +139,8 @@ tcp::TcpConfig tcp_defaults(const Options& options, const RingCaps& caps, uint32
     c.mss = uint16_t(std::clamp<uint32_t>(std::min(mtu, caps.mtu), 576, 65535) - 40);
     if (options.mss) c.mss = uint16_t(std::min<uint32_t>(c.mss, options.mss));
     c.max_gso_bytes = caps.max_gso_bytes > 80 ? caps.max_gso_bytes - 80 : 0;
-    if (options.tcp_nodelay) c.nodelay = true;
+    // What waits here for an acknowledgement would be lost with the process; what is in shared memory is not.
+    if (options.tcp_nodelay || caps.pushes_back) c.nodelay = true;
     if (options.tcp_quickack) c.quickack_always = true;
     c.quickack_bytes = options.tcp_quickack_threshold;
     if (options.is_set(Opt::tcp_timestamp_option) && options.tcp_timestamp_option != 2)

@@ -331,6 +331,8 @@ void TcpEngine::release_owner(TcpConnection& c, uint64_t token, Instant now) {
 }
 
 void TcpEngine::become_time_wait(TcpConnection& c, Instant now) {
+    // The kernel's connection beside it is what keeps the tuple, and nothing can come late.
+    if (c.neighbor) return destroy(c);
     auto* w = arena_.make<TcpRemains>();
     if (w == nullptr) return;  // the Tcb itself stays until its time is over
     w->record = tcp::time_wait_of(c.tcb);

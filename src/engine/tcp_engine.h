@@ -62,6 +62,11 @@ struct TcpConnection : TcpTarget {
     bool in_demux = false;
     bool steered = false;      // has a 5-tuple flow of its own
     bool steer_tried = false;  // was to get one once it had lived for a while
+    // Sends nothing: the other end is not in the shm ring yet, or this one is about to leave it.
+    bool held = false;
+    bool leaving = false;   // it takes nothing, either: its state has been read out
+    bool pushed = true;     // the last text that came ended a push: the peer had no more just then
+    uint64_t neighbor = 0;  // in the shm ring: whose process the other end is in (ShmPeerId)
     uint64_t orphan_token =
         0;  // of the layer above, once it has let go: given back when the connection is over
     ListHook news_hook;  // in TcpEngine::news_
@@ -203,6 +208,28 @@ class TcpEngine {
     // The oldest established connection, or null; the caller becomes its owner.
     TcpConnection* accept(TcpListener& listener, void* owner);
 
+    // The process of the other end is gone, and what it sent was received: connections for which `of` holds end as the
+    // kernel would have ended them for it, in order or by a reset if something was under way.
+    template <class Of>
+    void peers_gone(Of&& of, Instant now) {
+        List<TcpConnection, &TcpConnection::output_hook> gone;
+        demux_.for_each([&](TcpTarget& target) {
+            if (target.kind != TcpTarget::Kind::connection) return;
+            auto& c = static_cast<TcpConnection&>(target);
+            if (!of(c.tuple)) return;
+            c.output_hook.unlink();
+            gone.push_back(c);
+        });
+        while (TcpConnection* c = gone.pop_front()) peer_gone(*c, now);
+        flush(now);
+    }
+    // A connection with `held` set goes on.
+    void release_hold(TcpConnection& connection, Instant now);
+    // It keeps its place here, but nothing reaches it and it sends nothing; and back.
+    void leave_ring(TcpConnection& connection);
+    void stay_in_ring(TcpConnection& connection, Instant now);
+    TcpConnection* find(const FlowTuple& tuple);
+
     // The socket has let go (after tcp::close or tcp::abort on the Tcb): the connection lives on until it is over.
     // `token`, if not 0, comes back through tcp_orphan_gone.
     void release_owner(TcpConnection& connection, uint64_t token, Instant now);
@@ -249,6 +276,8 @@ class TcpEngine {
     void path_mtu(const IpAddr& remote, uint32_t mtu, Instant now);
 
     static bool is_unfinished(const TcpConnection& c) {
+        // What has been sent by shared memory has arrived, whether this process lives or not.
+        if (c.neighbor && c.tcb.snd.fin_sent && tcp::unsent_bytes(c.tcb) == 0) return false;
         return c.owner == nullptr && c.listener == nullptr && c.tcb.state != tcp::State::CLOSED &&
                (c.tcb.out.bytes != 0 || c.tcb.state < tcp::State::FIN_WAIT_2 ||
                 c.tcb.state == tcp::State::CLOSING || c.tcb.state == tcp::State::LAST_ACK);
@@ -259,8 +288,11 @@ class TcpEngine {
     void drop_deadline(TcpTarget& target);
     void sift_up(uint32_t i);
     void sift_down(uint32_t i);
-    bool send_segment(const tcp::SegmentHead& head, const TcpPath& path, const FlowTuple& tuple,
-                      uint16_t* ip_id, const tcp::SegmentPlan* plan);
+    void pull_with_room(TcpConnection& c, Instant now);
+    void peer_gone(TcpConnection& c, Instant now);
+    // 0, or why the ring did not take it.
+    int send_segment(const tcp::SegmentHead& head, const TcpPath& path, const FlowTuple& tuple,
+                     uint16_t* ip_id, const tcp::SegmentPlan* plan);
     void reply(const tcp::SegmentHead& head, const Received& to, uint8_t ttl, uint8_t tos);
     void become_time_wait(TcpConnection& c, Instant now);
     void leave_tuple(TcpConnection& c);

@@ -24,6 +24,7 @@ namespace {
 // with every segment. One that lives longer gets a flow of its own, which costs a few system calls once.
 constexpr uint64_t kOwnFlowAfter = 64;
 constexpr Duration kNeighborRetry = Duration::millis(5);
+constexpr Duration kRoomRetry = Duration::millis(1);
 constexpr uint32_t kMaxHead = 14 + 20 + 60;
 constexpr unsigned kPlansPerPull = 64;  // a sender must not keep the lease for ever
 
@@ -31,13 +32,12 @@ constexpr unsigned kPlansPerPull = 64;  // a sender must not keep the lease for 
 
 // ---- out
 
-bool TcpEngine::send_segment(const tcp::SegmentHead& head, const TcpPath& path,
-                             const FlowTuple& tuple, uint16_t* ip_id,
-                             const tcp::SegmentPlan* plan) {
+int TcpEngine::send_segment(const tcp::SegmentHead& head, const TcpPath& path,
+                            const FlowTuple& tuple, uint16_t* ip_id, const tcp::SegmentPlan* plan) {
     uint8_t bytes[kMaxHead];
     const uint32_t payload = plan ? plan->payload_len : 0;
     const auto options = emit_tcp_options(head.opt, ByteSpan(bytes + 54, 40));
-    if (!options) return false;
+    if (!options) return EINVAL;
     const uint32_t tcp_len = kTcpSize + *options + payload;
     emit_ethernet({path.dst_mac, shard_.mac(), ethertype::ipv4, false, 0}, ByteSpan(bytes, 14));
     Ipv4Header ip;
@@ -85,9 +85,9 @@ bool TcpEngine::send_segment(const tcp::SegmentHead& head, const TcpPath& path,
         store_be16(bytes + 34 + kTcpChecksumOffset, pseudo.finish());
     }
     counters_.segments_out++;
-    if (shard_.send(frame) == 0) return true;
-    counters_.frames_refused++;
-    return false;
+    const int refused = shard_.send(frame);
+    if (refused) counters_.frames_refused++;
+    return refused;
 }
 
 // Answers the sender of a received segment from the tuple it addressed.
@@ -102,7 +102,7 @@ void TcpEngine::reply(const tcp::SegmentHead& head, const Received& to, uint8_t 
 
 bool TcpEngine::path_ready(TcpConnection& c, Instant now) {
     TcpPath& path = c.path;
-    if (monitor_ == nullptr) return path.resolved;
+    if (monitor_ == nullptr || !shard_.caps().has_neighbors) return path.resolved;
     const uint64_t generation = monitor_->neighbor_generation();
     if (path.resolved && path.neighbor_generation == generation) return true;
     const Neighbor neighbor = monitor_->neighbor(path.ifindex, path.next_hop);
@@ -153,7 +153,10 @@ void TcpEngine::queue_output(TcpConnection& c) {
 
 void TcpEngine::pull(TcpConnection& c, Instant now) {
     c.output_hook.unlink();
-    if (path_ready(c, now)) {
+    if (c.held) return;
+    if (shard_.caps().pushes_back)
+        pull_with_room(c, now);
+    else if (path_ready(c, now)) {
         tcp::SegmentPlan plan;
         for (unsigned i = 0; i < kPlansPerPull && tcp::next_segment(c.tcb, now, plan); i++) {
             if (plan.head.flags & tcp::kRst) counters_.resets_sent++;
@@ -162,6 +165,75 @@ void TcpEngine::pull(TcpConnection& c, Instant now) {
         }
     }
     queue_deadline(c, tcp::deadline(c.tcb));
+}
+
+// A segment is made only if the ring will take it, so that a full one is a wait and not a loss. What is read at the other end
+// is acknowledged as a rule, and then there is room; the timer is for those that have nothing under way.
+void TcpEngine::pull_with_room(TcpConnection& c, Instant now) {
+    const FlowKey key{c.tuple.local, c.tuple.remote, IPPROTO_TCP};
+    tcp::SegmentPlan plan;
+    for (unsigned i = 0; i < kPlansPerPull; i++) {
+        if (!shard_.has_room(key)) return queue_deadline(c, now + kRoomRetry);
+        if (!tcp::next_segment(c.tcb, now, plan)) return;
+        if (plan.head.flags & tcp::kRst) counters_.resets_sent++;
+        const int refused = send_segment(plan.head, c.path, c.tuple, &c.ip_id, &plan);
+        if (refused == 0 || refused == EAGAIN) continue;
+        const bool fin = (plan.head.flags & tcp::kFin) != 0;
+        if (plan.payload_len == 0 && !fin) continue;
+        // Nobody will ever take it: to the program, as if a dead peer's kernel had answered text. A FIN it would not have.
+        tcp::Actions actions;
+        tcp::fail(c.tcb,
+                  plan.payload_len == 0 ? 0
+                  : c.tcb.rcv.fin_done  ? EPIPE
+                                        : ECONNRESET,
+                  actions);
+        return absorb(c, actions, now);
+    }
+    queue_output(c);
+}
+
+void TcpEngine::release_hold(TcpConnection& c, Instant now) {
+    c.held = false;
+    pull(c, now);
+    flush(now);
+}
+
+void TcpEngine::leave_ring(TcpConnection& c) {
+    c.held = c.leaving = true;
+    c.output_hook.unlink();
+    if (std::exchange(c.steered, false)) unsteer(c.tuple);
+}
+
+void TcpEngine::stay_in_ring(TcpConnection& c, Instant now) {
+    c.leaving = false;
+    c.steered = steer(c.tuple, -1).ok();
+    release_hold(c, now);
+}
+
+void TcpEngine::peer_gone(TcpConnection& c, Instant now) {
+    tcp::Actions actions;
+    // Text of ours that it never took, or text of its own that never left it: the kernel would have reset for the first and
+    // delivered the second.
+    const bool cut = !c.pushed || c.tcb.rcv.adv == c.tcb.rcv.nxt || c.tcb.out.bytes != 0;
+    if (cut && !c.tcb.rcv.fin_done) {
+        tcp::fail(c.tcb, ECONNRESET, actions);
+    } else if (!c.tcb.rcv.fin_done) {
+        tcp::SegView fin;
+        fin.seq = c.tcb.rcv.nxt;
+        fin.ack = c.tcb.snd.nxt;
+        fin.wnd = UINT16_MAX;
+        fin.flags = tcp::kFin | tcp::kAck;
+        tcp::segment_arrives(c.tcb, fin, now, actions);
+    }
+    absorb(c, actions, now);
+    queue_output(c);
+}
+
+TcpConnection* TcpEngine::find(const FlowTuple& tuple) {
+    TcpTarget* const target = demux_.find_exact(tuple);
+    return target && target->kind == TcpTarget::Kind::connection
+               ? static_cast<TcpConnection*>(target)
+               : nullptr;
 }
 
 // ---- events
@@ -279,6 +351,7 @@ void TcpEngine::input(Packet frame, Instant now) {
 
 void TcpEngine::to_connection(TcpConnection& c, Received& r, Instant now) {
     tcp::Actions actions;
+    if (r.seg.payload_len) c.pushed = (r.seg.flags & tcp::kPsh) != 0;
     const tcp::Verdict verdict = tcp::segment_arrives(c.tcb, r.seg, now, actions);
     // What was answered instead of taken counts too.
     if (verdict.reason != DropReason::none) drops_.add(verdict.reason);

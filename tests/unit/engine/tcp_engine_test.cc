@@ -32,14 +32,21 @@ struct Sent {
 // Keeps the heads of what was sent.
 class TestRing final : public QuietRing {
   public:
-    TestRing() {
+    explicit TestRing(bool pushes_back = false) {
         caps_.mtu = 1500;
         caps_.tx_checksum = true;
+        caps_.pushes_back = pushes_back;
+        caps_.has_neighbors = !pushes_back;
     }
     std::deque<Sent> sent;
+    bool room = true;
+    int refuse = 0;  // an errno: nobody is there to take a frame
     std::vector<FlowKey> steered;
 
-    unsigned send(std::span<const TxFrame> frames, int*) override {
+    bool has_room(const FlowKey&) const override { return room; }
+    unsigned send(std::span<const TxFrame> frames, int* why) override {
+        if (refuse) *why = refuse;
+        if (refuse) return 0;
         for (const TxFrame& f : frames) {
             const auto view = parse_tcp(f.head.subspan(34));
             Sent s;
@@ -66,7 +73,7 @@ class EngineTest : public testing::Test {
         ASSERT_TRUE(arena.ok());
         arena_ = *arena;
         pool_ = arena_->make<PacketPool>(*arena_, PoolLimits{});
-        ring_ = new TestRing;
+        ring_ = make_ring();
         Shard::Parts parts;
         parts.arena = arena_;
         parts.pool = pool_;
@@ -82,6 +89,7 @@ class EngineTest : public testing::Test {
     }
     void TearDown() override { shard_->close_ring(); }
 
+    virtual TestRing* make_ring() { return new TestRing; }
     TcpEngine& engine() { return shard_->tcp(); }
     TcpListener* listen(uint32_t backlog) {
         const auto l = engine().listen(kUs, config_, backlog, *monitor_, this);
@@ -396,6 +404,106 @@ TEST_F(EngineTest, FastOpenOfAListener) {
     EXPECT_EQ(orphan->fast_opener, nullptr);
     arrive(from(5), kAck, Seq{101}, orphan->tcb.snd.nxt);
     EXPECT_EQ(orphan->tcb.state, State::ESTABLISHED);
+}
+
+// A ring of which a full one is a wait and not a loss, and where the process of the other end may vanish.
+class SharedMemoryTest : public EngineTest {
+  protected:
+    TestRing* make_ring() override { return new TestRing(true); }
+    // A connection that was made elsewhere, with `text` to send; held until release().
+    TcpConnection* enter(const Endpoint& from, size_t text) {
+        const FlowTuple tuple{kUs, from};
+        EXPECT_TRUE(engine().take_flow(tuple, -1));
+        const std::vector<uint8_t> bytes(text, 'x');
+        Snapshot s;
+        s.local = kUs;
+        s.remote = from;
+        s.state = State::ESTABLISHED;
+        s.snd_una = s.snd_nxt = Seq{1000};
+        s.snd_end = Seq{1000} + uint32_t(text);
+        s.rcv_nxt = s.rcv_wup = Seq{5000};
+        s.snd_wl1 = Seq{4999};
+        s.snd_wnd = s.max_window = s.rcv_wnd = 60000;
+        s.peer_mss = 1460;
+        TcpPath path;
+        path.resolved = true;
+        const auto made = engine().adopt(tuple, s, {bytes.data(), bytes.size()}, {}, config_, path,
+                                         *monitor_, this, now_);
+        EXPECT_TRUE(made.ok());
+        (*made)->held = true;
+        engine().flush(now_);
+        return *made;
+    }
+    size_t text_sent() const {
+        size_t n = 0;
+        for (const Sent& s : ring_->sent) n += s.payload;
+        return n;
+    }
+    void all_gone() {
+        engine().peers_gone([](const FlowTuple&) { return true; }, now_);
+    }
+    const Endpoint from_ = stranger(1);
+};
+
+TEST_F(SharedMemoryTest, NothingIsSentBeforeTheOtherEndIsThere) {
+    TcpConnection* c = enter(from_, 3000);
+    EXPECT_EQ(text_sent(), 0u);
+    engine().release_hold(*c, now_);
+    EXPECT_EQ(text_sent(), 3000u);
+}
+
+TEST_F(SharedMemoryTest, AFullRingIsAWaitAndNoLoss) {
+    ring_->room = false;
+    TcpConnection* c = enter(from_, 3000);
+    engine().release_hold(*c, now_);
+    EXPECT_EQ(text_sent(), 0u);
+    EXPECT_EQ(c->tcb.snd.nxt, Seq{1000}) << "no segment was made";
+    ring_->room = true;
+    ASSERT_LE(engine().next_deadline(), now_ + Duration::millis(2));
+    now_ = engine().next_deadline();
+    engine().run_deadlines(now_);
+    EXPECT_EQ(text_sent(), 3000u);
+    EXPECT_EQ(engine().counters().frames_refused, 0u);
+}
+
+TEST_F(SharedMemoryTest, WhoDiesInOrderEndsTheStream) {
+    TcpConnection* c = enter(from_, 0);
+    engine().release_hold(*c, now_);
+    arrive(from_, kAck | kPsh, Seq{5000}, Seq{1000}, 20);
+    all_gone();
+    EXPECT_EQ(c->tcb.state, State::CLOSE_WAIT);
+    EXPECT_TRUE(c->tcb.rcv.fin_done);
+    EXPECT_EQ(unread_bytes(c->tcb), 20u);
+    EXPECT_EQ(c->error, 0);
+}
+
+TEST_F(SharedMemoryTest, WhoDiesInTheMiddleOfSomethingResets) {
+    TcpConnection* half_sent = enter(from_, 0);
+    engine().release_hold(*half_sent, now_);
+    arrive(from_, kAck, Seq{5000}, Seq{1000}, 20);  // no push: there was more
+    TcpConnection* not_taken = enter(stranger(2), 100);
+    engine().release_hold(*not_taken, now_);
+    all_gone();
+    EXPECT_EQ(half_sent->tcb.state, State::CLOSED);
+    EXPECT_EQ(half_sent->error, ECONNRESET);
+    EXPECT_EQ(not_taken->tcb.state, State::CLOSED);
+    EXPECT_EQ(not_taken->error, ECONNRESET);
+}
+
+TEST_F(SharedMemoryTest, TextForADeadProcessFailsAndAcknowledgementsDoNot) {
+    TcpConnection* c = enter(from_, 0);
+    engine().release_hold(*c, now_);
+    ring_->refuse = ENETDOWN;
+    arrive(from_, kAck | kPsh, Seq{5000}, Seq{1000}, 20);
+    arrive(from_, kAck | kPsh, Seq{5020}, Seq{1000}, 20);
+    EXPECT_EQ(c->tcb.state, State::ESTABLISHED);
+    tcp::Actions actions;
+    const iovec text{const_cast<char*>("x"), 1};
+    ASSERT_EQ(tcp::write(c->tcb, &text, 1, now_, actions), 1u);
+    engine().absorb(*c, actions, now_);
+    engine().flush(now_);
+    EXPECT_EQ(c->tcb.state, State::CLOSED);
+    EXPECT_EQ(c->error, ECONNRESET);
 }
 
 }  // namespace
