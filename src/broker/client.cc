@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/resource.h>
 
 #include <atomic>
 #include <cstring>
@@ -10,6 +9,7 @@
 #include <new>
 
 #include "base/log.h"
+#include "base/memory_file.h"
 #include "base/own_fd.h"
 #include "base/process.h"
 #include "base/sys.h"
@@ -129,27 +129,6 @@ Status ask(Op op, const void* body, size_t bytes, std::span<const int> fds, Repl
     }
 }
 
-// The queues as a memfd, or -errno.
-int queue_file(const RepairQueues& q) {
-    rlimit limit{};
-    if (sys::raw(SYS_prlimit64, 0, RLIMIT_FSIZE, 0, sys::ptr(&limit)) == 0 &&
-        q.unacked.size() + q.unsent.size() + q.unread.size() > limit.rlim_cur)
-        return -EFBIG;  // asked before: beyond it the kernel would send SIGXFSZ
-    const int fd = int(sys::raw(SYS_memfd_create, sys::ptr("vma-queues"), 1 /* MFD_CLOEXEC */));
-    if (fd < 0) return fd;
-    for (ByteView part : {q.unacked, q.unsent, q.unread}) {
-        while (!part.empty()) {
-            const ssize_t n = sys::write(fd, part.data(), part.size());
-            if (n <= 0) {
-                sys::close(fd);
-                return n == 0 ? -EIO : int(n);
-            }
-            part = part.subspan(size_t(n));
-        }
-    }
-    return fd;
-}
-
 // `options`: read for finish, written for restore.
 Status with_queues(Op op, int fd, const tcp::Snapshot& s, const RepairQueues& q,
                    RepairOptions& options) {
@@ -162,7 +141,8 @@ Status with_queues(Op op, int fd, const tcp::Snapshot& s, const RepairQueues& q,
     int fds[2] = {fd, -1};
     unsigned count = 1;
     if (q.unacked.size() + q.unsent.size() + q.unread.size()) {
-        fds[1] = queue_file(q);
+        const ByteView queues[] = {q.unacked, q.unsent, q.unread};
+        fds[1] = memory_file("vma-queues", queues);
         if (fds[1] < 0) return Errno{-fds[1]};
         count = 2;
     }
