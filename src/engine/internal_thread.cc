@@ -20,6 +20,7 @@
 #include "base/sys.h"
 #include "engine/rules_watch.h"
 #include "engine/runtime.h"
+#include "engine/shm_peers.h"
 #include "stats/publisher.h"
 
 namespace vma {
@@ -120,6 +121,7 @@ void turn(Instant& next_housekeeping) {
     });
 
     const nfds_t network_end = count;
+    fds[count++] = {ShmPeers::wake_fd(), POLLIN, 0};
     Attendance attendance;
     attend(attendance);
     const Instant now = monotonic_now();
@@ -162,6 +164,7 @@ void turn(Instant& next_housekeeping) {
     for (nfds_t i = 2; i < network_end; i++) network |= fds[i].revents != 0;
     if (network) Runtime::follow_network();
     for (Shard* shard : Runtime::shards()) shard->run_deadlines();
+    ShmPeers::turn();
     Runtime::tick();
     Runtime::reload_if_asked();
     if (monotonic_now() >= next_housekeeping) {

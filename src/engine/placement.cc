@@ -6,6 +6,7 @@
 #include "base/arena.h"
 #include "base/own_fd.h"
 #include "dev/packet/packet_ring.h"
+#include "dev/shm/shm_ring.h"
 #include "engine/tcp_defaults.h"
 #include "pkt/pool.h"
 
@@ -52,6 +53,54 @@ uint64_t random_secret() {
 bool out_of_descriptors(int error) { return error == EMFILE || error == ENFILE; }
 constexpr const char* kNoDescriptor = "no file descriptor left: raise the limit (ulimit -n)";
 
+// The memory of a shard. arena null: *why and *text tell.
+struct Memory {
+    Arena* arena = nullptr;
+    PacketPool* pool = nullptr;
+};
+
+Memory make_memory(const Options& options, Reason* why, std::string* text) {
+    int error = 0;
+    Memory m;
+    m.arena = make_arena(&error);
+    if (m.arena == nullptr) {
+        *why = Reason::memory;
+        *text = out_of_descriptors(error)
+                    ? kNoDescriptor
+                    : "no memory for the shard (memfd_create or mmap failed, errno " +
+                          std::to_string(error) + ")";
+        return m;
+    }
+    PoolLimits limits;
+    limits.packets = options.rx_bufs;
+    m.pool = m.arena->make<PacketPool>(*m.arena, limits);
+    return m;
+}
+
+// Takes `ring` on every path.
+Shard* shard_around(const Memory& memory, Ring* ring, int ifindex, const MacAddr& mac,
+                    const char* kind, const Options& options, Reason* why, std::string* text) {
+    Shard::Parts parts;
+    parts.arena = memory.arena;
+    parts.pool = memory.pool;
+    parts.ring = ring;
+    parts.ifindex = ifindex;
+    parts.mac = mac;
+    parts.ring_kind = kind;
+    parts.secret = random_secret();
+    parts.secret2 = random_secret();
+    Shard* const shard = Shard::make(parts);
+    if (shard != nullptr) {
+        shard->tcp().memory().set_budget(&tcp_budget(options));
+        return shard;
+    }
+    delete ring;
+    Arena::unmap(memory.arena);
+    *why = Reason::memory;
+    *text = "the shard arena is full";
+    return nullptr;
+}
+
 }  // namespace
 
 Shard* open_shard_on(const Interface& interface, const Options& options, Reason* why,
@@ -64,49 +113,42 @@ Shard* open_shard_on(const Interface& interface, const Options& options, Reason*
             "packet";
         return nullptr;
     }
-    int error = 0;
-    Arena* arena = make_arena(&error);
-    if (arena == nullptr) {
-        *why = Reason::memory;
-        *text = out_of_descriptors(error)
-                    ? kNoDescriptor
-                    : "no memory for the shard (memfd_create or mmap failed, errno " +
-                          std::to_string(error) + ")";
-        return nullptr;
-    }
-    PoolLimits limits;
-    limits.packets = options.rx_bufs;
-    auto* pool = arena->make<PacketPool>(*arena, limits);
+    const Memory memory = make_memory(options, why, text);
+    if (memory.arena == nullptr) return nullptr;
     PacketRingConfig config;
     config.ifindex = interface.index;
     config.mtu = interface.mtu;
     config.ring_bytes = options.packet_ring_bytes;
-    config.pool = pool;
+    config.pool = memory.pool;
     const auto ring = open_packet_ring(config, text);
     if (!ring) {
         *why = reason_of(ring.error());
         if (out_of_descriptors(ring.error())) *text = kNoDescriptor;
         if (ring.error() == ENOMEM) *text += " (no memory left: raise the limit (ulimit -v))";
-        Arena::unmap(arena);
+        Arena::unmap(memory.arena);
         return nullptr;
     }
-    Shard::Parts parts;
-    parts.arena = arena;
-    parts.pool = pool;
-    parts.ring = *ring;
-    parts.ifindex = interface.index;
-    parts.mac = interface.mac;
-    parts.ring_kind = "packet";
-    parts.secret = random_secret();
-    parts.secret2 = random_secret();
-    Shard* shard = Shard::make(parts);
-    if (shard != nullptr) shard->tcp().memory().set_budget(&tcp_budget(options));
-    if (shard == nullptr) {
-        delete *ring;
-        Arena::unmap(arena);
-        *why = Reason::memory;
-        *text = "the shard arena is full";
+    return shard_around(memory, *ring, interface.index, interface.mac, "packet", options, why,
+                        text);
+}
+
+Shard* open_shm_shard(int ifindex, const Options& options, shm::ShmRing** ring, Reason* why,
+                      std::string* text) {
+    const Memory memory = make_memory(options, why, text);
+    if (memory.arena == nullptr) return nullptr;
+    const auto opened =
+        shm::ShmRing::open({memory.pool, uint32_t(ifindex), random_secret(), random_secret()});
+    if (!opened) {
+        *why = Reason::ring_failed;
+        *text = out_of_descriptors(opened.error())
+                    ? kNoDescriptor
+                    : "no shm ring (errno " + std::to_string(opened.error()) + ")";
+        Arena::unmap(memory.arena);
+        return nullptr;
     }
+    Shard* const shard =
+        shard_around(memory, *opened, ifindex, MacAddr{}, "shm", options, why, text);
+    if (shard) *ring = *opened;
     return shard;
 }
 

@@ -8,11 +8,18 @@
 #include "engine/shard.h"
 #include "stack/route.h"
 
+namespace vma::shm {
+class ShmRing;
+}
 namespace vma {
 
 // Opens the best ring that interface and options allow, in the calling thread's namespace. Null on failure: *why is the
 // reason code, *text one line for the user that names the call and what to do.
 Shard* open_shard_on(const Interface& interface, const Options& options, Reason* why,
                      std::string* text);
+
+// The shard of all neighbour processes of one namespace; `ifindex` of its loopback device. *ring is the shard's.
+Shard* open_shm_shard(int ifindex, const Options& options, shm::ShmRing** ring, Reason* why,
+                      std::string* text);
 
 }  // namespace vma

@@ -20,6 +20,7 @@
 #include "dev/packet/packet_ring.h"
 #include "engine/internal_thread.h"
 #include "engine/placement.h"
+#include "engine/shm_peers.h"
 #include "engine/surroundings.h"
 #include "stats/publisher.h"
 
@@ -43,6 +44,9 @@ struct State {
     std::atomic<unsigned> shard_count{0};
     std::atomic<bool> heavy{false};
     std::atomic<void (*)()> tick{nullptr};
+    Shard* shm_shard = nullptr;
+    shm::ShmRing* shm_ring = nullptr;  // the shard's
+    bool shm_failed = false;
     std::vector<Note> notes;  // of the configuration, logged with the banner
     std::string reload_said;  // by the last reload
     std::atomic<bool> stopped{false};
@@ -330,6 +334,31 @@ Shard* NetSpace::shard(int ifindex, Reason* why) {
     return shard;
 }
 
+Shard* Runtime::shm_shard(shm::ShmRing** ring) {
+    State& s = state();
+    std::lock_guard guard(s.control);
+    if (s.shm_shard != nullptr || s.shm_failed) {
+        *ring = s.shm_ring;
+        return s.shm_shard;
+    }
+    const unsigned shards = s.shard_count.load(std::memory_order_relaxed);
+    if (s.stopped.load(std::memory_order_relaxed) || shards == kMaxShards) return nullptr;
+    Reason why = Reason::none;
+    std::string text;
+    constexpr int kLoopback = 1;  // the kernel's number for the loopback device of every namespace
+    s.shm_shard = open_shm_shard(kLoopback, options(), &s.shm_ring, &why, &text);
+    *ring = s.shm_ring;
+    if (s.shm_shard == nullptr) {
+        s.shm_failed = true;
+        vma_log(warning, "engine", "no shared memory with other processes: {}", text);
+        return nullptr;
+    }
+    s.shards[shards] = s.shm_shard;
+    s.shard_count.store(shards + 1, std::memory_order_release);
+    InternalThread::poke();
+    return s.shm_shard;
+}
+
 void Runtime::poke() { InternalThread::poke(); }
 void Runtime::set_tick(void (*fn)()) { state().tick.store(fn, std::memory_order_release); }
 
@@ -359,7 +388,10 @@ void Runtime::forget_in_child() {
     new (&s.control) std::mutex;
     s.space_count = 0;
     s.shard_count = 0;
+    s.shm_shard = nullptr;
+    s.shm_ring = nullptr;
     s.heavy = false;
+    ShmPeers::forget_in_child();
     InternalThread::forget_in_child();
     NetworkMonitor::forget_in_child();
 }

@@ -17,6 +17,9 @@
 #include "engine/network_monitor.h"
 #include "engine/shard.h"
 
+namespace vma::shm {
+class ShmRing;
+}
 namespace vma {
 
 // One network namespace in which this process has sockets. Made at its first socket, never freed.
@@ -85,6 +88,9 @@ class Runtime {
 
     // Every open shard of the process. The span stays valid: shards are added, never removed, until fork.
     static std::span<Shard* const> shards();
+
+    // The shm ring's shard, opened when needed; of the internal thread's namespace. Null: there is none (a log line, once).
+    static Shard* shm_shard(shm::ShmRing** ring);
 
     // Makes the internal thread look at its duties now (a new shard, a deadline).
     static void poke();

@@ -19,6 +19,7 @@ namespace vma {
 struct FlowTuple {
     Endpoint local, remote;
     bool connected() const { return remote.port != 0; }
+    bool operator==(const FlowTuple&) const = default;
 };
 
 // take: `bytes` of memory aligned to 16, or null. give: the same pointer and size back. `owner` is passed through.
