@@ -328,6 +328,21 @@ bool Epoll::prepare_from_kernel(Pollable& member) {
     return !refused;
 }
 
+bool Epoll::watch_in_kernel(Pollable& member) {
+    const bool refused = member.watch.find_item([](EpollItem& item) {
+        return item.in_kernel && (item.events & (EPOLLONESHOT | EPOLLEXCLUSIVE));
+    }) != nullptr;
+    if (refused) return false;
+    member.watch.find_item([](EpollItem& item) {
+        if (!item.in_kernel || item.prepared) return false;
+        item.epoll->member_count_.fetch_add(1, std::memory_order_seq_cst);
+        item.prepared = true;
+        item.epoll->call_kernel_waits();
+        return false;
+    });
+    return true;
+}
+
 void Epoll::stay_in_kernel(Pollable& member) {
     member.watch.find_item([](EpollItem& item) {
         if (item.prepared) item.epoll->member_count_.fetch_sub(1, std::memory_order_relaxed);

@@ -59,6 +59,9 @@ class Epoll final : public Pollable {
     // alone, or a membership is one-shot or exclusive, whose state only the kernel knows.
     static bool prepare_from_kernel(Pollable& member);
     static void stay_in_kernel(Pollable& member);  // undo of that
+    // The same for one that is called back later: threads that are asleep in the kernel set alone come back first, and wait
+    // here from then on. May be repeated for memberships that are new.
+    static bool watch_in_kernel(Pollable& member);
     // Second: out of the kernel sets. The member's watch.notify() follows once it is ready to answer.
     static void leave_kernel(Pollable& member);
     static void return_to_kernel(Pollable& member);  // undo of that

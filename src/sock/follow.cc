@@ -48,7 +48,8 @@ void TcpSocket::network_changed() {
         const Phase phase = phase_.load(std::memory_order_relaxed);
         if (phase == Phase::listening) {
             why = listener_reason_to_leave();
-        } else if (phase == Phase::connected && connection_ != nullptr) {
+        } else if (phase == Phase::connected && connection_ != nullptr &&
+                   connection_->neighbor == 0) {
             Way way;
             why = reason_to_leave(way);
             LeaseGuard lease(shard_->lease());

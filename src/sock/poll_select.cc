@@ -33,6 +33,7 @@ class Scratch {
     Scratch(const Scratch&) = delete;
     Scratch& operator=(const Scratch&) = delete;
     T* data() { return data_; }
+    T* data() const { return data_; }
     bool ok() const { return data_ != nullptr; }
 
   private:
@@ -67,13 +68,15 @@ class PollSet final : public WaitTarget {
             if (object && object->kind == ObjectKind::tcp)
                 static_cast<TcpSocket&>(*object).activate_listener(fds_[i].fd);
             // One that may be adopted is asked of the kernel, and stays there for as long as this call lasts.
-            const bool pinned = object && object->kind == ObjectKind::tcp &&
+            // One on its way into the shm ring is asked of both.
+            const bool both = object && crossing(object);
+            const bool pinned = object && !both && object->kind == ObjectKind::tcp &&
                                 static_cast<TcpSocket&>(*object).may_be_adopted() &&
                                 static_cast<TcpSocket&>(*object).pin_in_kernel();
             held_.data()[i] = {object, pinned};
             built_ = i + 1;
             if (object) ours_++;
-            if (object && (pinned || !served_here(*object, fds_[i].fd))) {
+            if (object && !both && (pinned || !served_here(*object, fds_[i].fd))) {
                 if (!pinned) {
                     release_object(object);
                     held_.data()[i].object = nullptr;
@@ -83,7 +86,8 @@ class PollSet final : public WaitTarget {
             }
             members_.data()[i] = static_cast<Pollable*>(object);
             // An epoll set has a kernel side too: both are asked.
-            if (fds_[i].fd >= 0 && (object == nullptr || object->kind == ObjectKind::epoll)) {
+            if (fds_[i].fd >= 0 &&
+                (object == nullptr || both || object->kind == ObjectKind::epoll)) {
                 kernel_.data()[kernel_count_] = {fds_[i].fd, fds_[i].events, 0};
                 kernel_index_.data()[kernel_count_++] = i;
             }
@@ -118,7 +122,7 @@ class PollSet final : public WaitTarget {
         }
         if (slept)
             for (size_t k = 0; k < kernel_count_; k++)
-                if (kernel_.data()[k].revents) {
+                if (kernel_.data()[k].revents && !left_kernel(kernel_index_.data()[k])) {
                     pollfd& out = fds_[kernel_index_.data()[k]];
                     if (out.revents == 0) count++;
                     out.revents = short(out.revents | kernel_.data()[k].revents);
@@ -161,8 +165,18 @@ class PollSet final : public WaitTarget {
         bool pinned;
     };
     static bool moved(Pollable* member) {
-        return member && member->kind == ObjectKind::tcp &&
+        return member && member->kind == ObjectKind::tcp && !crossing(member) &&
                static_cast<TcpSocket*>(member)->state() == SocketState::kernel;
+    }
+    static bool crossing(Object* object) {
+        return object->kind == ObjectKind::tcp && static_cast<TcpSocket*>(object)->crossing();
+    }
+    // Asked of both sides: what the kernel says counts no more once it is served here.
+    bool left_kernel(nfds_t i) const {
+        Pollable* const member = members_.data()[i];
+        return member && member->kind == ObjectKind::tcp &&
+               (static_cast<TcpSocket*>(member)->settling() ||
+                static_cast<TcpSocket*>(member)->state() != SocketState::kernel);
     }
     void follow_moved() {
         for (nfds_t i = 0; i < n_; i++) {
@@ -171,9 +185,12 @@ class PollSet final : public WaitTarget {
             if (socket.may_be_adopted() && !(held_.data()[i].pinned = socket.pin_in_kernel()))
                 continue;  // and it is back again
             members_.data()[i] = nullptr;
+            turn_ = 0;
+            if (std::find(kernel_index_.data(), kernel_index_.data() + kernel_count_, i) !=
+                kernel_index_.data() + kernel_count_)
+                continue;  // it was asked of both
             kernel_.data()[kernel_count_] = {fds_[i].fd, fds_[i].events, 0};
             kernel_index_.data()[kernel_count_++] = i;
-            turn_ = 0;
         }
     }
     // After a sleep Linux looks at what has the number by then: nothing any more, or another file.

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "broker/client.h"
 #include "sock/broker_link.h"
+#include "sock/cross.h"
 #include "sock/fd_table.h"
 #include "sock/follow.h"
 #include "sock/fork.h"
@@ -76,6 +77,7 @@ bool filtered_from_the_start() {
 void tick() {
     serve_children();
     tcp_hand_over_late();
+    cross_tick();
     follow_network();
     stats_tick();
 }
@@ -123,6 +125,7 @@ bool start(bool secure) {
     stats_start(program_invocation_short_name);
     Shard::set_sink(&g_sink);
     TcpEngine::set_sink(&tcp_sink());
+    cross_start();
     Runtime::set_tick(tick);
     broker_configure();
     return FdTable::start();
@@ -146,7 +149,9 @@ void exec_prepare() {
     };
     settle_inherited(survives);
     for_each_own_socket([&](Socket& socket, int fd) {
-        if (socket.state() == SocketState::offloaded &&
+        const bool crossing =
+            socket.kind == ObjectKind::tcp && static_cast<TcpSocket&>(socket).crossing();
+        if ((socket.state() == SocketState::offloaded || crossing) &&
             (socket.kind == ObjectKind::tcp || survives(fd)))
             (void)socket.hand_back(Reason::exec);
     });

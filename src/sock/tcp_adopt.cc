@@ -55,14 +55,17 @@ Reason reason_of(int error) {
 
 void TcpSocket::accepted_by_kernel(int listener, int fd, int flags) {
     const uint32_t after = Runtime::options().adopt_after;
-    if (after == 0) return;
+    const bool by_memory = Runtime::options().shm_after != 0;
+    if (after == 0 && !by_memory) return;
     {
         const ObjectRef ref{listener};
         if (ref && ref.get()->kind == ObjectKind::tcp) {
             // Why the listener is the kernel's holds for its connections, too, unless it is only that others share it.
             const Reason why = static_cast<TcpSocket*>(ref.get())->reason();
-            if (why != Reason::fork && why != Reason::exec && why != Reason::reuseport_shared &&
-                why != Reason::none && why != Reason::undecided && why != Reason::kernel_connection)
+            const bool local = why == Reason::loopback && Runtime::options().shm_after != 0;
+            if (!local && why != Reason::fork && why != Reason::exec &&
+                why != Reason::reuseport_shared && why != Reason::none &&
+                why != Reason::undecided && why != Reason::kernel_connection)
                 return;
         } else if (ref || !is_tcp_v4(fd)) {
             return;
@@ -75,10 +78,11 @@ void TcpSocket::accepted_by_kernel(int listener, int fd, int flags) {
     socket->set_nonblocking(flags & SOCK_NONBLOCK);
     socket->phase_.store(Phase::connected, std::memory_order_relaxed);
     socket->reason_.store(Reason::kernel_connection, std::memory_order_relaxed);
-    socket->adopt_after_.store(int32_t(std::min<uint32_t>(after, 1u << 20)),
+    socket->adopt_after_.store(after ? int32_t(std::min<uint32_t>(after, 1u << 20)) : kOnRequest,
                                std::memory_order_relaxed);
     socket->state_.store(SocketState::kernel, std::memory_order_release);
-    if (!FdTable::install(fd, socket)) release_object(socket);
+    if (!FdTable::install(fd, socket)) return release_object(socket);
+    if (by_memory) publish_port(fd);
 }
 
 bool TcpSocket::adoption_due() {
@@ -97,13 +101,19 @@ bool TcpSocket::pin_in_kernel() {
             unpin_in_kernel();
             return false;
         }
-        unpin_in_kernel();
+        kernel_calls_.fetch_sub(1, std::memory_order_seq_cst);
+        if (settling()) {  // as long as the other side takes
+            const timespec nap{0, 20'000};
+            sys::raw(SYS_nanosleep, sys::ptr(&nap), 0);
+        }
         const std::lock_guard wait(control_);  // for the end of the adoption that is under way
         if (state() != SocketState::kernel) return false;
     }
 }
 
 bool TcpSocket::epoll_control(Epoll& epoll, int op, int fd, epoll_event* event, int* error) {
+    // What only the kernel knows of such a membership could not follow.
+    if (crossing() && event && (event->events & (EPOLLONESHOT | EPOLLEXCLUSIVE))) cross_cancel();
     const std::lock_guard guard(control_);
     if (state() != SocketState::kernel) return false;
     *error = epoll.control_in_kernel(op, fd, *this, event);
@@ -115,6 +125,7 @@ bool TcpSocket::adopt(int fd) {
     const std::lock_guard guard(control_);
     if (state() != SocketState::kernel || !may_be_adopted())
         return state() == SocketState::offloaded;
+    if (crossing()) return false;
     moving_.store(true, std::memory_order_seq_cst);
     const Reason why = kernel_calls_.load(std::memory_order_seq_cst) == 0 ? adopt_now(fd) : kNotNow;
     moving_.store(false, std::memory_order_seq_cst);
@@ -148,6 +159,7 @@ Reason TcpSocket::adopt_now(int fd) {
         return Reason::kernel_connection;
     Way way;
     const Reason why = obstacle(fd, remote_, accepted_ ? Role::tcp_server : Role::tcp_client, way);
+    if (why == Reason::loopback) return cross_wanted();
     if (why != Reason::none) return why;
     broker_watch(*way.shard);
     if (!Epoll::prepare_from_kernel(*this)) return kNotNow;

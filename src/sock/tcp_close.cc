@@ -94,6 +94,7 @@ Outcome TcpSocket::shutdown(int fd, int how) {
         }
         return Outcome::error(ENOTCONN);
     }
+    if (leaving()) const std::lock_guard wait(control_);
     LeaseGuard lease(shard_->lease());
     if (connection_ == nullptr) return Outcome::kernel();  // handed back just now
     tcp::Tcb& t = connection_->tcb;
@@ -116,6 +117,11 @@ Outcome TcpSocket::shutdown(int fd, int how) {
     update_ready();
     watch.notify();
     return Outcome::value(0);
+}
+
+bool TcpSocket::leaving() const {
+    LeaseGuard lease(shard_->lease());
+    return connection_ != nullptr && connection_->leaving;
 }
 
 void TcpSocket::linger() {
@@ -152,7 +158,7 @@ void TcpSocket::teardown() {
 
 void TcpSocket::end_connection() {
     if (fading_) close_listeners();
-    if (state() == SocketState::kernel) return;
+    if (state() == SocketState::kernel) return cross_over();
     close_listeners();
     if (connection_ == nullptr) return;
     // A child may hold the descriptor: the connection goes on in the kernel, where this close is one of several.
@@ -170,7 +176,7 @@ void TcpSocket::end_connection() {
         tcp::close(c->tcb, now, actions);
     shard_->tcp().absorb(*c, actions, now);
     const bool over = c->tcb.state == tcp::State::CLOSED && !c->tcb.rst_due;
-    const uint64_t token = over || accepted_ ? 0 : hold_port(fd());
+    const uint64_t token = over || (accepted_ && !c->neighbor) ? 0 : hold_port(fd());
     shard_->tcp().release_owner(*c, token, now);
     shard_->tcp().flush(now);
 }

@@ -116,6 +116,7 @@ class TcpTransfer final : public WaitTarget {
 
     bool ready(bool) override {
         LeaseGuard guard(shard_->lease());
+        if (socket_.connection_ != nullptr && socket_.connection_->leaving) return false;
         if (socket_.connection_ == nullptr) {
             if (socket_.state() ==
                 SocketState::kernel) {  // handed back meanwhile: the rest is the twin's
@@ -284,9 +285,64 @@ bool TcpSocket::in_kernel(Outcome* out) {
     return true;
 }
 
+// A blocking receive whose connection may be called back: it waits beside the kernel. True: *out is the answer.
+bool TcpSocket::receive_while_crossing(msghdr* msg, int flags, Outcome* out) {
+    size_t wanted;
+    if (!total_length(*msg, wanted)) return false;
+    while (crossing()) {
+        if (!wait_in_kernel(EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR, receive_timeout(), out))
+            return true;
+        if (!crossing() || !pin_in_kernel()) return false;
+        const ssize_t n = sys::recvmsg(cross_twin_.fd(), msg, flags | MSG_DONTWAIT);
+        unpin_in_kernel();
+        if (n == -EAGAIN || n == -EINTR) continue;
+        *out = n < 0 ? Outcome::error(int(-n)) : Outcome::value(n);
+        return true;
+    }
+    return false;
+}
+
+// A blocking send whose connection may be called back: in steps, none of which waits in the kernel. True: *out is the answer.
+// Else the connection is not on its way any more, and *sent bytes are gone.
+bool TcpSocket::send_while_crossing(const msghdr* msg, int flags, size_t* sent, Outcome* out) {
+    size_t wanted;
+    if (!total_length(*msg, wanted)) return false;
+    IovCursor cursor(*msg);
+    while (crossing()) {
+        if (!wait_in_kernel(EPOLLOUT | EPOLLHUP | EPOLLERR,
+                            Duration{sndtimeo_ns_.load(std::memory_order_relaxed)}, out)) {
+            if (*sent > 0) *out = Outcome::value(long(*sent));
+            return true;
+        }
+        if (!crossing()) return false;
+        if (!pin_in_kernel()) return false;
+        iovec step[IovCursor::kStep];
+        msghdr part = *msg;
+        part.msg_iov = step;
+        part.msg_iovlen = cursor.fill(step);
+        const ssize_t n = sys::sendmsg(cross_twin_.fd(), &part, flags | MSG_DONTWAIT);
+        unpin_in_kernel();
+        if (n == -EAGAIN || n == -EINTR) continue;
+        if (n < 0) {
+            *out = *sent > 0 ? Outcome::value(long(*sent)) : Outcome::error(int(-n));
+            return true;
+        }
+        cursor.advance(size_t(n));
+        *sent += size_t(n);
+        if (*sent >= wanted) {
+            *out = Outcome::value(long(*sent));
+            return true;
+        }
+    }
+    return false;
+}
+
 Outcome TcpSocket::receive(int fd, msghdr* msg, int flags) {
     if (state() == SocketState::kernel) {
         if (adoption_due()) (void)adopt(fd);
+        if (crossing() && !nonblocking() &&
+            !(flags & (MSG_DONTWAIT | MSG_ERRQUEUE | MSG_OOB | MSG_WAITALL)))
+            if (Outcome over; receive_while_crossing(msg, flags, &over)) return over;
         if (Outcome kernel; in_kernel(&kernel)) return kernel;
     }
     const Phase phase = phase_.load(std::memory_order_acquire);
@@ -340,13 +396,23 @@ Outcome TcpSocket::receive(int fd, msghdr* msg, int flags) {
 }
 
 Outcome TcpSocket::send(int fd, const msghdr* msg, int flags) {
+    size_t in_between = 0;  // sent to the kernel before the connection went into the shm ring
     if (state() == SocketState::kernel) {
         if (adoption_due()) (void)adopt(fd);
-        if (Outcome kernel; in_kernel(&kernel)) return kernel;
+        // The mark of urgent text would be lost on the way into the ring.
+        if ((flags & MSG_OOB) && may_be_adopted()) (void)hand_back(Reason::unsupported_option);
+        if (crossing() && !nonblocking() && !(flags & MSG_DONTWAIT))
+            if (Outcome over; send_while_crossing(msg, flags, &in_between, &over)) return over;
+        if (in_between == 0)
+            if (Outcome kernel; in_kernel(&kernel)) return kernel;
     }
-    (void)fd;
-    size_t wanted, by_syn = 0;
+    size_t wanted, by_syn = in_between;
     if (!total_length(*msg, wanted)) return Outcome::error(EINVAL);
+    if (in_between > 0 && state() == SocketState::kernel) {
+        IovCursor rest(*msg);
+        rest.advance(in_between);
+        return end_in_kernel(fd, rest, in_between, wanted, flags, true);
+    }
     if ((flags & MSG_FASTOPEN) || syn_held_.load(std::memory_order_acquire)) {
         if (Outcome early = Outcome::value(0); send_fast(fd, msg, flags, &by_syn, &early))
             return early;
@@ -362,7 +428,8 @@ Outcome TcpSocket::send(int fd, const msghdr* msg, int flags) {
     TcpTransfer transfer(*this);
     TcpTransfer::Send s{IovCursor(*msg), flags, wanted};
     s.cursor.advance(by_syn);
-    s.done = s.by_syn = by_syn;
+    s.done = by_syn;
+    s.by_syn = by_syn - in_between;
     transfer.send = &s;
     s.cork = (flags & MSG_MORE) || options_.cork;
     const auto answer = [&] {

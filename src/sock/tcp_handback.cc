@@ -9,6 +9,7 @@
 #include "broker/client.h"
 #include "sock/carried.h"
 #include "sock/context.h"
+#include "sock/cross.h"
 #include "sock/fork.h"
 #include "sock/mover.h"
 #include "sock/tcp_socket.h"
@@ -66,6 +67,7 @@ bool move_to_kernel(Shard& shard, TcpConnection& c, int fd, Reason why) {
 }
 
 bool TcpSocket::hand_back(Reason why) {
+    if (crossing()) cross_cancel();
     std::lock_guard guard(control_);
     if (state() == SocketState::kernel) {
         // Whatever asks for the kernel may have shared the descriptor: it never comes back.
@@ -89,6 +91,11 @@ bool TcpSocket::hand_back(Reason why) {
 bool TcpSocket::hand_back_connection(Reason why) {
     if (state() != SocketState::offloaded || connection_ == nullptr)
         return state() == SocketState::kernel;
+    if (connection_->neighbor) {
+        // What has been sent lies in memory that outlives this process.
+        if (why == Reason::exiting && share() == nullptr && all_sent()) return false;
+        return leave_ring(why, nullptr, -1);
+    }
     inherited_options_to_twin(fd());
     LeaseGuard lease(shard_->lease());
     shard_->drain();
@@ -102,8 +109,38 @@ bool TcpSocket::hand_back_connection(Reason why) {
     return true;
 }
 
+namespace {
+
+// Those of the shm ring: each is a transaction with its other end, and none is held up by a lease meanwhile.
+void orphans_leave_ring(Shard& shard) {
+    for (;;) {
+        TcpConnection* c;
+        int fd = -1;
+        {
+            LeaseGuard lease(shard.lease());
+            c = shard.tcp().find_unfinished([](TcpConnection& o) { return o.error != EBUSY; });
+            if (c == nullptr) return;
+            fd = held_port(c->orphan_token);
+            if (fd < 0) c->error = EBUSY;
+        }
+        if (fd < 0 || orphan_leaves_ring(shard, *c, fd, Reason::exiting)) continue;
+        c->error = EBUSY;
+    }
+}
+
+}  // namespace
+
+bool TcpSocket::all_sent() {
+    LeaseGuard lease(shard_->lease());
+    return tcp::unsent_bytes(connection_->tcb) == 0;
+}
+
 void tcp_orphans_to_kernel() {
     for (Shard* shard : Runtime::shards()) {
+        if (!shard->caps().has_neighbors) {
+            orphans_leave_ring(*shard);
+            continue;
+        }
         LeaseGuard lease(shard->lease());
         shard->drain();
         // One that cannot move stays and is not asked again.
@@ -140,7 +177,7 @@ bool TcpSocket::shared_with_child(broker::Held& out, int& twin) {
     std::lock_guard guard(control_);
     ShareRecord* record = share();
     if (in_custody_ || record == nullptr || connection_ == nullptr ||
-        state() != SocketState::offloaded)
+        state() != SocketState::offloaded || connection_->neighbor)
         return false;
     inherited_options_to_twin(fd());
     out = in_custody();
@@ -151,6 +188,7 @@ bool TcpSocket::shared_with_child(broker::Held& out, int& twin) {
 }
 
 void TcpSocket::prepare_fork(bool only_exec) {
+    if (crossing()) cross_cancel();
     std::lock_guard guard(control_);
     // A child may be the one that accepts: were this process to take the port later, the child would hear nothing.
     if (phase_.load(std::memory_order_relaxed) == Phase::kernel_listener && !only_exec &&

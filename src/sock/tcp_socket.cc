@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <new>
 
+#include "sock/cross.h"
 #include "sock/epoll.h"
 
 namespace vma::sock {
@@ -46,6 +47,7 @@ TcpSocket* TcpSocket::create(int fd, int type, int protocol) {
 void TcpSocket::destroy(TcpSocket* socket) {
     Epoll::forget_member(*socket);
     stats::remove_socket(socket->row_);
+    socket->cross_twin_.reset();
     if (Handover* const handover = socket->handed_over()) Handover::destroy(handover);
     if (socket->steered_ != nullptr) g_flows_slab.give(socket->steered_);
     g_slab.give(socket);
@@ -68,6 +70,7 @@ void tcp_forget_in_child() {
     g_flows_slab.forget_lock_in_child();
     tcp_close_forget_in_child();
     tcp_handover_forget_in_child();
+    cross_forget_in_child();
     Handover::forget_in_child();
 }
 
@@ -84,6 +87,9 @@ void TcpSocket::become_kernel(Reason why) {
 void TcpSocket::become_twin_in_child() {
     share_.store(nullptr, std::memory_order_relaxed);  // the owner's
     never_adopt();
+    cross_.store(Cross::none, std::memory_order_relaxed);
+    crossing_ = nullptr;
+    moving_.store(false, std::memory_order_relaxed);
     kernel_calls_.store(0, std::memory_order_relaxed);
     const Phase phase = phase_.load(std::memory_order_relaxed);
     connection_ = nullptr;

@@ -7,6 +7,7 @@
 
 #include <array>
 
+#include "base/own_fd.h"
 #include "broker/protocol.h"
 #include "config/rules.h"
 #include "engine/runtime.h"
@@ -18,10 +19,22 @@
 
 namespace vma {
 struct RepairImage;
-}
+enum class ShmWord : uint32_t;
+struct ShmMessage;
+}  // namespace vma
 namespace vma::sock {
 
 class Epoll;
+struct Crossing;
+
+// Where a connection of the kernel is on its way into the shm ring (tcp_cross.cc).
+enum class Cross : uint8_t {
+    none,
+    wanted,    // this side is about to offer it
+    offered,   // and has
+    invited,   // the other side has
+    settling,  // no call gets to the kernel any more; what is there is taken out
+};
 
 class TcpSocket final : public Socket {
   public:
@@ -46,7 +59,7 @@ class TcpSocket final : public Socket {
 
     uint32_t poll_events() override {
         return state() == SocketState::kernel
-                   ? twin_events()
+                   ? settling() ? 0 : twin_events()
                    : ready_.load(std::memory_order_acquire) | listener_events();
     }
     void teardown() override;
@@ -102,9 +115,21 @@ class TcpSocket final : public Socket {
     // Keeps the socket where it is while a call that was sent to the kernel is there. False: it is not the kernel's (any
     // more). Ended by unpin_in_kernel().
     bool pin_in_kernel();
-    void unpin_in_kernel() { kernel_calls_.fetch_sub(1, std::memory_order_release); }
+    void unpin_in_kernel() {
+        if (kernel_calls_.fetch_sub(1, std::memory_order_seq_cst) == 1 && crossing())
+            Runtime::poke();
+    }
     // EPOLL_CTL_* on a socket that may be adopted; false: it is offloaded, ask the set itself.
     bool epoll_control(Epoll& epoll, int op, int fd, epoll_event* event, int* error);
+
+    // ---- Into the shm ring (tcp_cross.cc). While crossing() no call blocks in the kernel, while settling() none is there.
+    int crossing_twin() const { return cross_twin_.fd(); }
+    bool crossing() const { return cross_.load(std::memory_order_acquire) != Cross::none; }
+    bool settling() const { return cross_.load(std::memory_order_acquire) == Cross::settling; }
+    bool is_connection(const FlowTuple& tuple);
+    void shm_said(uint64_t from, const ShmMessage& message, int memory);
+    void shm_gone(uint64_t peer);
+    void cross_turn();
 
     // [lease] From the engine.
     void on_events(uint32_t events, int error);
@@ -177,11 +202,35 @@ class TcpSocket final : public Socket {
     void publish_state();
     void publish_state(uint16_t tcp_state);
 
+    Reason cross_wanted();
+    bool cross_begin(Cross how);
+    void cross_over();
+    void cross_broken();
+    void cross_cancel();
+    bool freeze();
+    bool read_names();
+    bool drain_twin(uint64_t written);
+    void say(ShmWord word);
+    void choose_numbers();
+    void offered_by(uint64_t from);
+    void accept_offer();
+    void accepted_by(uint64_t from, const ShmMessage& message);
+    void committed_by(uint64_t from, const ShmMessage& message);
+    bool enter_ring(const ShmMessage& theirs, bool held);
+    bool all_sent();
+    bool leaving() const;  // out of the shm ring, just now
+    Reason memory_forbidden();
+    bool leave_ring(Reason why, const ShmMessage* request, int memory);
+    void refused_in_ring();
+    bool wait_in_kernel(uint32_t events, Duration timeout, Outcome* out);
+    bool receive_while_crossing(msghdr* msg, int flags, Outcome* out);
+    bool send_while_crossing(const msghdr* msg, int flags, size_t* sent, Outcome* out);
     bool hand_back_connection(Reason why);
     broker::Held in_custody() const;  // what names this connection to the broker
     void end_custody(const broker::Held& held);
     // A data call is about to go to the kernel: is it time?
     bool adoption_due();
+    static void publish_port(int accepted);
     Reason adopt_now(int fd);  // control_ held; none: done, undecided: not now
     Reason read_in(int fd, Way& way);
     void take_options(int fd, const RepairImage& image);
@@ -229,6 +278,12 @@ class TcpSocket final : public Socket {
     std::atomic<int32_t> adopt_after_{-1};
     std::atomic<uint32_t> kernel_calls_{0};
     std::atomic<bool> moving_{false};
+    std::atomic<Cross> cross_{Cross::none};
+    uint8_t cross_attempts_ = 0;
+    Crossing* crossing_ = nullptr;  // while crossing()
+    // A duplicate of the twin for the calls of that time: they go on when the program closes its descriptor. Kept after an attempt
+    // that failed, because a call may still be using it.
+    OwnFd cross_twin_;
     bool connect_reported_ = false;  // the first connect() after an asynchronous one has answered
 
     std::atomic<uint32_t> ready_{EPOLLOUT | EPOLLWRNORM |

@@ -329,6 +329,21 @@ class Namespace:
         _kill_all(self.name)
 
 
+class Loopback:
+    """A namespace as its own programs reach it by 127.0.0.1."""
+
+    ip = "127.0.0.1"
+
+    def __init__(self, space):
+        self._space = space
+
+    def __getattr__(self, name):
+        return getattr(self._space, name)
+
+    def wait_served(self, port, process, timeout=10.0):
+        self._space.wait_bound("tcp", port, timeout, process)  # the kernel's listener; its connections move later
+
+
 class Net:
     """Namespaces named by letters and joined in a row by veth pairs: "ab" is one pair, "abc" is a-b and b-c.
 
