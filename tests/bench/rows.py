@@ -15,7 +15,7 @@ from typing import Callable
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 import sockperf  # noqa: E402
-from netns import REPO, binary, preload_env  # noqa: E402
+from netns import REPO, Loopback, binary, preload_env  # noqa: E402
 from samples import CLIENT_CPU, SERVER_CPU, Sample  # noqa: E402
 from servers import connections, redis, wrk  # noqa: E402
 
@@ -161,6 +161,14 @@ def start_time(net, client_env, _server_env, _seconds):
     return Sample(_one_socket(net, client_env)[1] / 1000)
 
 
+def one_host(measure):
+    """The same between two processes of one host, by shared memory where both are preloaded."""
+    def measured(net, client_env, server_env, seconds):
+        envs = [env and {**env, "VMA_SHM_AFTER": "8"} for env in (client_env, server_env)]
+        return measure({"a": net["a"], "b": Loopback(net["a"])}, *envs, seconds)
+    return measured
+
+
 def each_end(id, name, what, unit, target, measure):
     """Three rows: both ends preloaded, with a target, and each alone, which is not to be slower than the kernel."""
     return [Row(id, name, what, unit, "more", target, measure)] + [
@@ -193,6 +201,15 @@ ROWS = [
     *each_end("V9", "V9.keep", "nginx and wrk, 1 KB, 50 clients, keep-alive", "req/s", 1.6, wrk(1024, 50, True)),
     *each_end("V9", "V9.close", "nginx and wrk, 1 KB, 50 clients, a connection per request", "req/s", 1.3,
               wrk(1024, 50, False)),
+    *[Row("S1", f"S1.{p}", f"one host, sockperf pp 64 B {p.upper()} p50, spin", "us", "less", target,
+          one_host(ping_pong(p, nonblocked=True, size=64))) for p, target in (("udp", 0.10), ("tcp", 0.13))],
+    *[Row("S2", f"S2.{p}", f"one host, sockperf tp 64 B {p.upper()}, received", "msg/s", "more", target,
+          one_host(throughput(p)), absolute=True) for p, target in (("udp", 11e6), ("tcp", 24e6))],
+    Row("S3", "S3", "one host, iperf3 TCP", "Gbit/s", "more", 2.5, one_host(iperf)),
+    Row("S4", "S4.c1", "one host, redis SET and GET, 64 B, 1 client", "req/s", "more", 9.0, one_host(redis(1))),
+    Row("S4", "S4.c20", "one host, redis SET and GET, 64 B, 20 clients", "req/s", "more", 10.0, one_host(redis(20))),
+    Row("S4", "S4.P16", "one host, redis SET and GET, 64 B, 20 clients, pipeline of 16", "req/s", "more", 1.9,
+        one_host(redis(20, 16))),
     *each_end("I2", "I2.connect", "connections one after the other", "1/s", 1.0, connections),
     Row("I1", "I1.load", "idle CPU of the server 1 s after V1.udp", "% core", "less", 1.0, idle_after_load,
         absolute=True, repeats=3),
