@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include "base/high_fd.h"
 #include "base/sys.h"
 
 namespace vma {
@@ -15,7 +16,7 @@ int memory_file(const char* name, std::span<const ByteView> parts) {
     if (sys::raw(SYS_prlimit64, 0, RLIMIT_FSIZE, 0, sys::ptr(&limit)) == 0 &&
         bytes > limit.rlim_cur)
         return -EFBIG;
-    const int fd = int(sys::raw(SYS_memfd_create, sys::ptr(name), MFD_CLOEXEC));
+    const int fd = raised(int(sys::raw(SYS_memfd_create, sys::ptr(name), MFD_CLOEXEC)));
     if (fd < 0) return fd;
     for (ByteView part : parts) {
         while (!part.empty()) {

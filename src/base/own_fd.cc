@@ -1,8 +1,8 @@
 #include "base/own_fd.h"
 
 #include <fcntl.h>
-#include <sys/resource.h>
 
+#include "base/high_fd.h"
 #include "base/sys.h"
 
 namespace vma {
@@ -10,9 +10,6 @@ namespace {
 
 constexpr int kFree = -1;
 constexpr int kClaimed = -2;  // adopt() or relocate is at work on the slot
-// The kernel's table of a process is as long as its highest descriptor and copied by every fork: with a soft limit of
-// 2^30 three quarters of it would not even fit into memory. Above this number the quarter rule is not followed.
-constexpr int kHighestBase = 49152;
 
 struct Slot {
     std::atomic<int> fd{kFree};
@@ -35,28 +32,6 @@ class BusyGuard {
     BusyGuard(const BusyGuard&) = delete;
     BusyGuard& operator=(const BusyGuard&) = delete;
 };
-
-int soft_limit() {
-    rlimit limit{};
-    if (sys::raw(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, sys::ptr(&limit)) != 0) return 1024;
-    return limit.rlim_cur > INT32_MAX ? INT32_MAX : int(limit.rlim_cur);
-}
-
-// A duplicate with a high number, or -errno. When the top quarter is full, the quarters below are tried; never 0 to 2.
-int duplicate_high(int fd) {
-    const int soft = soft_limit();
-    int base = soft - soft / 4;
-    if (base > kHighestBase) base = kHighestBase;
-    const int candidates[] = {base, base / 3 * 2, base / 3, 3};
-    int last = -EMFILE;
-    for (int from : candidates) {
-        const int copy = sys::fcntl(fd, F_DUPFD_CLOEXEC, from < 3 ? 3 : from);
-        if (copy >= 0) return copy;
-        last = copy;
-        if (copy != -EMFILE && copy != -EINVAL) return copy;
-    }
-    return last == -EINVAL ? -EMFILE : last;
-}
 
 void publish(Slot& slot, int fd) {
     slot.fd.store(fd, std::memory_order_release);

@@ -22,6 +22,7 @@
 #include "base/clock.h"
 #include "base/close_aside.h"
 #include "base/descriptor_message.h"
+#include "base/high_fd.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "dev/shm/handshake.h"
@@ -180,10 +181,8 @@ void close_memory(int fd) {
         close_aside(fd);
 }
 
-// [lock] A place for a peer whose channel is `fd` (taken on every path). Null: there is none.
-Peer* add(State& s, int fd, Peer::State how, size_t* at) {
-    auto peer = std::make_unique<Peer>();
-    if (!peer->channel.adopt(fd)) return nullptr;
+// [lock] A place for a peer with this channel. Null: there is none.
+Peer* add(State& s, std::unique_ptr<Peer> peer, Peer::State how) {
     size_t i = 0;
     while (i < s.places.size() && s.places[i].peer) i++;
     if (i == kMostPeers) return nullptr;
@@ -192,7 +191,6 @@ Peer* add(State& s, int fd, Peer::State how, size_t* at) {
     peer->since = monotonic_now();
     s.places[i].generation++;
     s.places[i].peer = std::move(peer);
-    *at = i;
     listen_to(s, s.places[i].peer->channel.fd(), i, EPOLLIN);
     return s.places[i].peer.get();
 }
@@ -275,6 +273,7 @@ int read_one(const Peer& peer, Said& out) {
         out.memory = fd;
     });
     const bool memory = out.memory >= 0 && sys::fcntl(out.memory, F_GET_SEALS) >= 0;
+    if (memory) out.memory = raised(out.memory);
     if (n != sizeof out.message || (m.msg_flags & MSG_TRUNC) ||
         out.message.magic != ShmMessage::kMagic || (out.memory >= 0 && !memory)) {
         close_memory(out.memory);
@@ -369,9 +368,10 @@ void open_door(State& s, const Name& name) {
         const int fd =
             int(sys::raw(SYS_accept4, name.door.fd(), 0, 0, SOCK_CLOEXEC | SOCK_NONBLOCK));
         if (fd < 0) return;
-        size_t at;
+        auto peer = std::make_unique<Peer>();
+        if (!peer->channel.adopt(fd)) continue;
         std::lock_guard guard(s.lock);
-        add(s, fd, Peer::State::joining, &at);
+        add(s, std::move(peer), Peer::State::joining);
     }
 }
 
@@ -453,21 +453,17 @@ ShmPeers::Search ShmPeers::search(uint16_t port, std::span<ShmPeerId> out, unsig
             continue;
         sockaddr_un where;
         const socklen_t len = name_of(port, slot, where);
-        const int fd = sys::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        if (fd < 0) break;
-        const int connected = sys::connect(fd, reinterpret_cast<const sockaddr*>(&where), len);
-        if (connected < 0) {
-            sys::close(fd);
+        auto found = std::make_unique<Peer>();
+        if (!found->channel.adopt(
+                sys::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)))
+            break;
+        if (sys::connect(found->channel.fd(), reinterpret_cast<const sockaddr*>(&where), len) < 0) {
             s.vain.push_back({port, uint16_t(slot), now + kAskAgain});
             break;  // names are taken from the lowest slot on
         }
-        if (!ready(s)) {
-            sys::close(fd);
-            break;
-        }
-        size_t at;
+        if (!ready(s)) break;
         std::lock_guard guard(s.lock);
-        Peer* const peer = add(s, fd, Peer::State::opening, &at);
+        Peer* const peer = add(s, std::move(found), Peer::State::opening);
         if (peer == nullptr) break;
         peer->port = port;
         peer->slot = uint16_t(slot);
@@ -506,7 +502,7 @@ Status ShmPeers::send(ShmPeerId to, const ShmMessage& message, int memory) {
         const int error = write_one(*peer, message, memory);
         if (error != EAGAIN) return error ? Status(Errno{EPIPE}) : Status();
     }
-    const int kept = memory >= 0 ? sys::fcntl(memory, F_DUPFD_CLOEXEC, 3) : -1;
+    const int kept = memory >= 0 ? duplicate_high(memory) : -1;
     if (memory >= 0 && kept < 0) return Errno{EPIPE};
     peer->unsaid.push_back({message, kept});
     listen_to(s, peer->channel.fd(), (to & 0xffffffff) - 1, EPOLLIN | EPOLLOUT);

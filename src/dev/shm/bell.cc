@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdint>
 
+#include "base/high_fd.h"
 #include "base/sys.h"
 
 #ifndef TFD_IOC_SET_TICKS
@@ -17,7 +18,7 @@ namespace vma::shm {
 Result<int> create_bell() {
     const int fd = int(sys::raw(SYS_timerfd_create, CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
     if (fd < 0) return Errno{-fd};
-    return fd;
+    return raised(fd);
 }
 
 Status BorrowedBell::adopt(int fd) {

@@ -12,6 +12,7 @@
 
 #include "base/close_aside.h"
 #include "base/descriptor_message.h"
+#include "base/high_fd.h"
 #include "base/sys.h"
 
 namespace vma::shm {
@@ -136,7 +137,7 @@ Result<PairParts> Opener::answer(int socket, Neighbor* neighbor, std::string* wh
     if (s && !is_bell(passed.fds[0])) s = fail(why, EPROTO, "its bell is not a timer");
     if (!s) return Errno{s.error()};
     if (neighbor) *neighbor = who;
-    parts_.neighbor_bell = passed.take(0);
+    parts_.neighbor_bell = raised(passed.take(0));
     parts_.side = Side::opener;
     return std::exchange(parts_, {});
 }
@@ -157,8 +158,8 @@ Result<Neighbor> Joiner::hello(int socket, const Self& self, std::string* why) {
         if (s.error() != EAGAIN && s.error() != ECONNRESET) refuse(socket, self, s.error());
         return Errno{s.error()};
     }
-    parts_.memory = passed.take(0);
-    parts_.neighbor_bell = passed.take(1);
+    parts_.memory = raised(passed.take(0));
+    parts_.neighbor_bell = raised(passed.take(1));
     parts_.side = Side::joiner;
     return who;
 }

@@ -8,6 +8,7 @@
 
 #include <cerrno>
 
+#include "base/high_fd.h"
 #include "base/sys.h"
 
 namespace vma::shm {
@@ -54,8 +55,8 @@ Result<int> create_pair_memory(uint32_t ring_bytes, std::string* why) {
                            ring_bytes, kLeastRingBytes, kMostRingBytes);
         return Errno{EINVAL};
     }
-    const int fd =
-        int(sys::raw(SYS_memfd_create, sys::ptr("vma-pair"), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    const int fd = raised(
+        int(sys::raw(SYS_memfd_create, sys::ptr("vma-pair"), MFD_CLOEXEC | MFD_ALLOW_SEALING)));
     if (fd < 0) {
         (void)fail(why, -fd, "memfd_create failed");
         return Errno{-fd};
