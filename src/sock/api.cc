@@ -68,10 +68,13 @@ class Using {
 void descriptor_gone(int fd) {
     Object* object = FdTable::remove(fd);
     if (object == nullptr) return;
-    if (object->is_socket())
-        static_cast<Socket*>(static_cast<Pollable*>(object))->descriptor_closed(fd);
-    else
+    if (object->is_socket()) {
+        auto* const socket = static_cast<Socket*>(static_cast<Pollable*>(object));
+        if (socket->descriptor_closed(fd) && object->kind == ObjectKind::tcp)
+            static_cast<TcpSocket*>(socket)->keep_twin();
+    } else {
         static_cast<Epoll*>(static_cast<Pollable*>(object))->descriptor_closed(fd);
+    }
     Visit::wait();
     release_object(object);
 }

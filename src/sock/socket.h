@@ -65,7 +65,8 @@ class Socket : public Pollable {
 
     // dup and close of a descriptor of this open description.
     void descriptor_added() { descriptors_.fetch_add(1, std::memory_order_relaxed); }
-    void descriptor_closed(int fd);
+    // True: it was the last one.
+    bool descriptor_closed(int fd);
 
     // The epoll set of twins reported `events` for the record with this generation. True if it was for this socket.
     bool twin_event(uint16_t generation_low, uint32_t events);

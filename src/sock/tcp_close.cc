@@ -56,7 +56,10 @@ void give_port(uint64_t token) {
 void tcp_close_forget_in_child() { g_holds.forget_lock_in_child(); }
 
 Outcome TcpSocket::shutdown(int fd, int how) {
-    if (Outcome kernel; in_kernel(&kernel)) return kernel;
+    if (Outcome kernel; in_kernel(&kernel)) {
+        never_adopt();  // nobody but the kernel knows of a half that has ended
+        return kernel;
+    }
     if (how < SHUT_RD || how > SHUT_RDWR) return Outcome::error(EINVAL);
     const Phase phase = phase_.load(std::memory_order_acquire);
     if (phase == Phase::kernel_listener) return Outcome::kernel();

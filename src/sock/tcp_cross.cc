@@ -4,7 +4,6 @@
 //
 // Everything here but the start and the waits runs on the internal thread, under the socket's control lock.
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/high_fd.h"
 #include "base/log.h"
 #include "engine/internal_thread.h"
 #include "engine/shm_peers.h"
@@ -116,8 +116,7 @@ bool TcpSocket::read_names() {
 // From now on no call blocks in the kernel, so that one can be called back: until cross_over().
 bool TcpSocket::cross_begin(Cross how) {
     if (!cross_twin_.valid()) {
-        const int copy = sys::fcntl(fd(), F_DUPFD_CLOEXEC, 3);
-        if (copy < 0 || !cross_twin_.adopt(copy)) return false;
+        if (!cross_twin_.adopt(duplicate_high(fd()))) return false;
     }
     if (!Epoll::watch_in_kernel(*this)) return false;
     RepairImage image;
@@ -142,7 +141,8 @@ void TcpSocket::cross_over() {
     // Whoever accepted it may be asked again.
     if (accepted_ || adopt_after_.load(std::memory_order_relaxed) < 0) return;
     if (++cross_attempts_ >= kAttempts) return never_adopt();
-    adopt_after_.store(int32_t(Runtime::options().shm_after) << (3 * cross_attempts_),
+    const uint64_t calls = uint64_t{Runtime::options().shm_after} << (3 * cross_attempts_);
+    adopt_after_.store(int32_t(std::min<uint64_t>(calls, kOnRequest - 1)),
                        std::memory_order_relaxed);
 }
 
@@ -262,7 +262,7 @@ void TcpSocket::accept_offer() {
         say(ShmWord::refuse);
         return cross_over();
     }
-    if (!totals(fd()).established) {
+    if (!totals(fd()).established || !may_be_adopted()) {
         say(ShmWord::refuse);
         return cross_over();
     }
@@ -278,7 +278,8 @@ void TcpSocket::accepted_by(ShmPeerId from, const ShmMessage& m) {
     if (was == Cross::offered) {
         crossing_->peer = from;
         choose_numbers();
-        if (!ShmPeers::owns(from, reversed(tuple)) || !freeze() || !totals(fd()).established) {
+        if (!ShmPeers::owns(from, reversed(tuple)) || !freeze() || !totals(fd()).established ||
+            !may_be_adopted()) {
             say(ShmWord::refuse);
             return cross_over();
         }
@@ -383,12 +384,19 @@ bool TcpSocket::enter_ring(const ShmMessage& theirs, bool held) {
     delete std::exchange(crossing_, nullptr);
     cross_.store(Cross::none, std::memory_order_seq_cst);
     never_adopt();
-    cross_twin_.reset();  // nobody is in the kernel
+    if (cross_twin_.fd() != fd()) cross_twin_.reset();  // nobody is in the kernel
     moving_.store(false, std::memory_order_seq_cst);
     publish_state();
     watch.notify();
     vma_log(debug, "sock", "fd {}: by shared memory from now on", fd());
     return true;
+}
+
+void TcpSocket::keep_twin() {
+    std::lock_guard guard(control_);
+    const bool in_ring = state() == SocketState::offloaded && connection_ && connection_->neighbor;
+    if (!in_ring && !crossing()) return;
+    if (cross_twin_.valid() || cross_twin_.adopt(duplicate_high(fd()))) set_fd(cross_twin_.fd());
 }
 
 bool TcpSocket::is_connection(const FlowTuple& tuple) {

@@ -411,7 +411,7 @@ Outcome TcpSocket::send(int fd, const msghdr* msg, int flags) {
     if (in_between > 0 && state() == SocketState::kernel) {
         IovCursor rest(*msg);
         rest.advance(in_between);
-        return end_in_kernel(fd, rest, in_between, wanted, flags, true);
+        return end_in_kernel(this->fd(), rest, in_between, wanted, flags, true);
     }
     if ((flags & MSG_FASTOPEN) || syn_held_.load(std::memory_order_acquire)) {
         if (Outcome early = Outcome::value(0); send_fast(fd, msg, flags, &by_syn, &early))

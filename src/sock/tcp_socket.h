@@ -130,6 +130,9 @@ class TcpSocket final : public Socket {
     void shm_said(uint64_t from, const ShmMessage& message, int memory);
     void shm_gone(uint64_t peer);
     void cross_turn();
+    // The program's last descriptor is about to be closed, and a thread may still be at work with the socket: on the way
+    // into the shm ring, or in it, the twin is needed for as long.
+    void keep_twin();
 
     // [lease] From the engine.
     void on_events(uint32_t events, int error);
@@ -281,8 +284,8 @@ class TcpSocket final : public Socket {
     std::atomic<Cross> cross_{Cross::none};
     uint8_t cross_attempts_ = 0;
     Crossing* crossing_ = nullptr;  // while crossing()
-    // A duplicate of the twin for the calls of that time: they go on when the program closes its descriptor. Kept after an attempt
-    // that failed, because a call may still be using it.
+    // A duplicate of the twin for the calls of that time: they go on when the program closes its descriptor. Kept after an
+    // attempt that failed, because a call may still be using it; and see keep_twin().
     OwnFd cross_twin_;
     bool connect_reported_ = false;  // the first connect() after an asynchronous one has answered
 

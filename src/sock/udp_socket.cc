@@ -423,12 +423,14 @@ void Socket::tell_served_by_kernel(Reason why) const {
         vma_log(debug, "sock", "fd {}: served by the kernel: {}", fd(), reason_meaning(why));
 }
 
-void Socket::descriptor_closed(int closed) {
-    if (descriptors_.fetch_sub(1, std::memory_order_relaxed) == 1 || fd() != closed) return;
+bool Socket::descriptor_closed(int closed) {
+    if (descriptors_.fetch_sub(1, std::memory_order_relaxed) == 1) return true;
+    if (fd() != closed) return false;
     // Another descriptor of the same description stands in for the one that goes.
     FdTable::for_each([&](int other, Object* object) {
         if (object == this && other != closed) set_fd(other);
     });
+    return false;
 }
 
 bool Socket::twin_event(uint16_t generation_low, uint32_t events) {

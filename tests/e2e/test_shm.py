@@ -52,10 +52,8 @@ class Stranger:
     RING = 1 << 20
     OFFER, REFUSE, ACCEPT, COMMIT, GO, BACK = range(1, 7)
 
-    def __init__(self, space, name):
-        self.socket = space.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.socket.settimeout(5)
-        self.socket.connect(name)
+    def __init__(self, connected):
+        self.socket = connected
         with open(os.memfd_create("pair", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "wb", buffering=0) as memory:
             total = 4096 + 2 * self.RING
             os.posix_fallocate(memory.fileno(), 0, total)
@@ -195,9 +193,11 @@ class Smoke(OneHost):
         serve = self.a.start([*line, "serve", LO, port, "echo", 20000, 64], env=self.readable(quiet()), prefix=nobody)
         serve.expect("ready")
         call = self.a.start([*line, "call", LO, port, "echo", 20000, 64], prefix=nobody)
-        stranger = eventually(lambda: self.at_door(port, 0), 10)
-        self.assertTrue(stranger and stranger.welcome)
-        self.addCleanup(stranger.socket.close)
+        connected = eventually(lambda: self.at_door(port, 0), 10)
+        self.assertTrue(connected, "the server has no name")
+        self.addCleanup(connected.close)
+        stranger = Stranger(connected)
+        self.assertTrue(stranger.welcome)
         (client,) = re.findall(rf": 0100007F:(\w+) 0100007F:{port:04X} 01 ", self.a.read("/proc/thread-self/net/tcp"))
         ends = (0x7F000001, int(client, 16)), (0x7F000001, port)
         stranger.say(stranger.OFFER, *ends)
@@ -212,10 +212,14 @@ class Smoke(OneHost):
         self.assertEqual((call.wait(30), serve.wait(30)), (0, 0), call.out + serve.out)
 
     def at_door(self, port, slot):
+        s = self.a.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        s.settimeout(5)
         try:
-            return Stranger(self.a, door(port, slot))
-        except (ConnectionRefusedError, BrokenPipeError):
+            s.connect(door(port, slot))
+        except OSError:
+            s.close()
             return None
+        return s
 
     def test_strangers_at_the_door(self):
         """A process that says nonsense to the server's name, and one that sits on the names before the server comes."""
@@ -229,17 +233,8 @@ class Smoke(OneHost):
         serve.expect("ready")
         call = self.python(self.a, "shm_talk.py", "call", LO, port, "echo", 3000, 64, start=True, env=quiet())
 
-        def served():
-            stranger = self.a.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            try:
-                stranger.connect(door(port, 2))
-            except OSError:
-                stranger.close()
-                return None
-            return stranger
-
         for noise in (b"", b"x", b"\0" * 48, os.urandom(48), os.urandom(4000)):
-            stranger = eventually(served, 10) if call.running() else None
+            stranger = eventually(lambda: self.at_door(port, 2), 10) if call.running() else None
             if not stranger:
                 break
             read, write = os.pipe()
