@@ -214,14 +214,14 @@ def judge(stage, behaviour, known, verbose, keep, kernel_only=False):
             where = f"{behaviour.name} [{pairing_name(behaviour, preloaded)}] role {role}"
             if diff != allowed:
                 complaints += [where + " differs from the kernel" + (" in another way than listed:" if allowed else ":"), *diff]
-            if role in preloaded and not by_memory:
-                bad = ring_complaints(behaviour, role, seen)
+            if role in preloaded:
+                bad = [] if by_memory else ring_complaints(behaviour, role, seen)
                 if bad:
                     complaints += [where + ", served by:", *bad]
-                if keep or bad or (diff != allowed and seen.log):
-                    complaints += ["log:", *("  " + line for line in seen.log.splitlines()[-40:])] if diff != allowed or bad else []
-                    if keep:
-                        print(f"---- log of {where}", seen.log, sep="\n")
+                if diff != allowed or bad:
+                    complaints += ["log:", *("  " + line for line in seen.log.splitlines()[-40:])]
+                if keep:
+                    print(f"---- log of {where}", seen.log, sep="\n")
             if verbose and diff:
                 print(f"---- {where}", *seen.lines, sep="\n")
     if kernel_only:
