@@ -10,6 +10,7 @@
 #include "base/spin_lock.h"
 #include "config/banner.h"
 #include "engine/runtime.h"
+#include "engine/shm_peers.h"
 #include "engine/tcp_defaults.h"
 #include "sock/tcp_socket.h"
 #include "sock/udp_socket.h"
@@ -44,8 +45,11 @@ stats::RingIdentity identity_of(const Shard& shard) {
     stats::RingIdentity id;
     id.ifindex = uint32_t(shard.ifindex());
     std::strncpy(id.kind, shard.ring_kind(), sizeof id.kind - 1);
+    const bool by_memory = !shard.caps().has_neighbors;  // of no interface; the name is lo's
     Runtime::for_each_space([&](NetSpace& space) {
-        if (space.open_shard(shard.ifindex()) != &shard) return;
+        if (by_memory ? space.key() != ShmPeers::namespace_key()
+                      : space.open_shard(shard.ifindex()) != &shard)
+            return;
         const auto view = space.monitor().view();
         if (const Interface* interface = view->interface(shard.ifindex()))
             std::strncpy(id.interface, interface->name.c_str(), sizeof id.interface - 1);
