@@ -3,10 +3,15 @@
 #include <errno.h>
 #include <sys/random.h>
 
+#include <cstring>
+
 #include "base/arena.h"
+#include "base/log.h"
 #include "base/own_fd.h"
 #include "dev/packet/packet_ring.h"
 #include "dev/shm/shm_ring.h"
+#include "dev/verbs/port.h"
+#include "dev/verbs/verbs_ring.h"
 #include "engine/tcp_defaults.h"
 #include "pkt/pool.h"
 
@@ -77,6 +82,31 @@ Memory make_memory(const Options& options, Reason* why, std::string* text) {
     return m;
 }
 
+// Verbs where the interface is the port of an RDMA device, else the packet ring.
+Result<Ring*> open_ring(const Interface& interface, const Options& options, const Memory& memory,
+                        const char** kind, std::string* text) {
+    if (options.ring_kind == kVerbs || (options.ring_kind == kAuto && may_have_verbs_ports())) {
+        VerbsRingConfig config;
+        config.ifindex = interface.index;
+        std::memcpy(config.mac.data(), interface.mac.bytes.data(), config.mac.size());
+        config.mtu = interface.mtu;
+        config.arena = memory.arena;
+        config.pool = memory.pool;
+        const auto ring = open_verbs_ring(config, text);
+        *kind = "verbs";
+        if (ring || options.ring_kind == kVerbs) return ring;
+        vma_log(debug, "engine", "interface {}: no verbs ring: {}", interface.name, *text);
+        text->clear();
+    }
+    PacketRingConfig config;
+    config.ifindex = interface.index;
+    config.mtu = interface.mtu;
+    config.ring_bytes = options.packet_ring_bytes;
+    config.pool = memory.pool;
+    *kind = "packet";
+    return open_packet_ring(config, text);
+}
+
 // Takes `ring` on every path.
 Shard* shard_around(const Memory& memory, Ring* ring, int ifindex, const MacAddr& mac,
                     const char* kind, const Options& options, Reason* why, std::string* text) {
@@ -106,21 +136,17 @@ Shard* shard_around(const Memory& memory, Ring* ring, int ifindex, const MacAddr
 Shard* open_shard_on(const Interface& interface, const Options& options, Reason* why,
                      std::string* text) {
     const int kind = options.ring_kind;
-    if (kind != kAuto && kind != kPacket) {
+    if (kind != kAuto && kind != kPacket && kind != kVerbs) {
         *why = Reason::ring_failed;
         *text =
-            "VMA_RING_KIND asks for a ring kind that this version does not have: use auto or "
-            "packet";
+            "VMA_RING_KIND asks for a ring kind that this version does not have: use auto, verbs "
+            "or packet";
         return nullptr;
     }
     const Memory memory = make_memory(options, why, text);
     if (memory.arena == nullptr) return nullptr;
-    PacketRingConfig config;
-    config.ifindex = interface.index;
-    config.mtu = interface.mtu;
-    config.ring_bytes = options.packet_ring_bytes;
-    config.pool = memory.pool;
-    const auto ring = open_packet_ring(config, text);
+    const char* ring_kind = "";
+    const auto ring = open_ring(interface, options, memory, &ring_kind, text);
     if (!ring) {
         *why = reason_of(ring.error());
         if (out_of_descriptors(ring.error())) *text = kNoDescriptor;
@@ -128,7 +154,7 @@ Shard* open_shard_on(const Interface& interface, const Options& options, Reason*
         Arena::unmap(memory.arena);
         return nullptr;
     }
-    return shard_around(memory, *ring, interface.index, interface.mac, "packet", options, why,
+    return shard_around(memory, *ring, interface.index, interface.mac, ring_kind, options, why,
                         text);
 }
 

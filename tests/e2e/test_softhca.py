@@ -9,7 +9,8 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
-from netns import library
+import sockperf
+from netns import library, preload_env
 
 LIBRARIES = os.path.join(os.path.dirname(library()), "softhca")
 DEVICES = "name=left mac=02:00:00:00:00:0a; name=right mac=02:00:00:00:00:0b"
@@ -114,6 +115,43 @@ class Perftest(SoftHca):
     def test_atomics(self):
         self.perftest("ib_atomic_lat", "-A", "FETCH_AND_ADD")
         self.perftest("ib_atomic_lat", "-A", "CMP_AND_SWAP")
+
+
+class Ring(SoftHca):
+    """libvma's verbs ring between two namespaces; their veth carries only what the kernel sends for itself, such as ARP."""
+
+    def one(self, mode, protocol="udp", **options):
+        env = {space: preload_env(**{**self.env, "SOFTHCA": f"name=hca netdev={space.dev}", "VMA_RING_KIND": "verbs"})
+               for space in (self.a, self.b)}
+        before = self.frames()
+        result = sockperf.run_pair(self.a, self.b, mode, protocol, client_env=env[self.a], server_env=env[self.b],
+                                   **options)
+        self.assertEqual((result.client_rc, result.server_rc), (0, 0), result.text)
+        self.assertGreater(result.sent, 100, result.text)
+        self.assertLess(result.kernel_in + result.client_kernel_in, case.SLACK, "the kernel took part")
+        self.assertLess(self.frames() - before, 200, "the messages went over the veth")
+        if mode == "pp":
+            self.assertEqual((result.dropped, result.duplicated, result.out_of_order), (0, 0, 0), result.text)
+            self.assertLessEqual(result.sent - result.answers, 1, result.text)
+        return result
+
+    def frames(self):
+        line = re.search(rf"{self.b.dev}: *\d+ +(\d+)", self.b.read("/proc/thread-self/net/dev"))
+        return int(line.group(1))
+
+    def test_udp_ping_pong(self):
+        self.one("pp")
+        self.one("pp", size=1472, nonblocked=True)
+
+    def test_udp_throughput(self):
+        self.assertGreater(self.one("tp", size=64).received, 100)
+
+    def test_tcp_ping_pong(self):
+        self.one("pp", "tcp")
+
+    def test_tcp_throughput(self):
+        result = self.one("tp", "tcp", size=1400)
+        self.assertEqual(result.received, result.sent, result.text)
 
 
 if __name__ == "__main__":

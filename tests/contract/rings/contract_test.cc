@@ -25,6 +25,10 @@ class RingContract : public testing::TestWithParam<std::string> {
             auto p = std::make_unique<ShmPair>();
             ASSERT_TRUE(p->ring[1]) << p->why;
             pair = std::move(p);
+        } else if (GetParam() == "verbs") {
+            auto p = std::make_unique<VerbsPair>();
+            ASSERT_TRUE(p->ring[1]) << p->why;
+            pair = std::move(p);
         } else {
             pair = std::make_unique<VirtualPair>();
         }
@@ -429,7 +433,7 @@ TEST_P(RingContract, garbage_neither_harms_nor_stays) {
     EXPECT_TRUE(same_frame(got[0]->view(), good));
 }
 
-INSTANTIATE_TEST_SUITE_P(rings, RingContract, testing::Values("virtual", "packet", "shm"),
+INSTANTIATE_TEST_SUITE_P(rings, RingContract, testing::Values("virtual", "packet", "shm", "verbs"),
                          [](const auto& kind) { return kind.param; });
 
 }  // namespace

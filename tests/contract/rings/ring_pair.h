@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,6 +14,7 @@
 #include "base/arena.h"
 #include "dev/packet/packet_ring.h"
 #include "dev/shm/shm_ring.h"
+#include "dev/verbs/verbs_ring.h"
 #include "support/frames.h"
 #include "support/shm_pair.h"
 #include "support/veth.h"
@@ -120,6 +125,40 @@ class PacketPair final : public RingPair {
     Veth veth;
     std::string why;
     std::unique_ptr<Ring> owned[2];
+};
+
+// Verbs rings on two devices of the software HCA, which the test's RUNPATH finds before rdma-core. Two interface numbers that
+// no machine has, so it needs no namespace and no privilege.
+class VerbsPair final : public RingPair {
+  public:
+    explicit VerbsPair(const char* more = "") {
+        static const Wire wire;
+        const std::string side[2] = {"name=a mac=02:00:00:00:00:0a ifindex=900001 ",
+                                     "name=b mac=02:00:00:00:00:0b ifindex=900002 "};
+        setenv("SOFTHCA", (side[0] + more + ";" + side[1] + more).c_str(), 1);
+        for (int i : {0, 1}) {
+            VerbsRingConfig c;
+            c.ifindex = 900001 + i;
+            c.mac = mac[i];
+            c.rx_requests = 4096;
+            c.arena = pools[i].arena.get();
+            c.pool = &pools[i].pool;
+            auto r = open_verbs_ring(c, &why);
+            if (!r) return;
+            owned[i].reset(*r);
+            ring[i] = *r;
+        }
+    }
+    std::string why;
+    std::unique_ptr<Ring> owned[2];
+
+  private:
+    // The devices of a process are read once, and so is its wire.
+    struct Wire {
+        std::string path = "/dev/shm/softhca-contract-" + std::to_string(getpid());
+        Wire() { setenv("SOFTHCA_WIRE", path.c_str(), 1); }
+        ~Wire() { std::filesystem::remove_all(path); }
+    };
 };
 
 }  // namespace vma::test

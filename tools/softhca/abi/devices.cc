@@ -3,6 +3,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 
 #include "softhca/hca/objects.h"
@@ -115,9 +117,25 @@ EXPORTED void ibv_ack_async_event(ibv_async_event*) {}
 EXPORTED int ibv_fork_init() { return 0; }
 EXPORTED ibv_fork_status ibv_is_fork_initialized() { return IBV_FORK_UNNEEDED; }
 
-// There is no sysfs entry of a device that the kernel does not know.
+// There is no sysfs of a device that the kernel does not know.
 EXPORTED const char* ibv_get_sysfs_path() { return "/sys"; }
-EXPORTED int ibv_read_sysfs_file(const char*, const char*, char*, size_t) { return -1; }
+// Only the counter of frames that found no room; those of all stations of the device.
+EXPORTED int ibv_read_sysfs_file(const char* directory, const char* name, char* text, size_t size) {
+    if (std::strcmp(name, "ports/1/hw_counters/out_of_buffer")) return -1;
+    const std::vector<Device*>& all = devices();
+    const auto device = std::find_if(all.begin(), all.end(), [&](const Device* d) {
+        return !std::strcmp(d->ibv.ibdev_path, directory);
+    });
+    Wire* wire = device == all.end() ? nullptr : process_wire();
+    if (!wire) return -1;
+    uint64_t lost = 0;
+    for (uint32_t i = 0; i < kMaxStations; i++) {
+        StationMap* s = wire->station(i);
+        if (s && (*device)->config.name == (*s)->device)
+            lost += (*s)->dropped.load(std::memory_order_relaxed);
+    }
+    return std::snprintf(text, size, "%llu", static_cast<unsigned long long>(lost));
+}
 EXPORTED int ibv_query_ece(ibv_qp*, ibv_ece* ece) {
     *ece = {};
     return 0;

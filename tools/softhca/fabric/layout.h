@@ -38,7 +38,6 @@ struct Directory {
     std::atomic<uint32_t> version;          // kLayoutVersion once it is usable
     SharedLock lock;                        // claiming and freeing slots
     std::atomic<uint32_t> flow_generation;  // grows with every change of any station's rules
-    std::atomic<uint32_t> dropped_station;  // frames for which a ring was full
     StationSlot slots[kMaxStations];
 };
 
@@ -148,7 +147,6 @@ struct FrameRing {
     alignas(64) std::atomic<uint64_t> tail;  // bytes written, free running
     alignas(64) std::atomic<uint64_t> head;  // bytes taken
     alignas(64) uint64_t bytes;              // of `data`, a power of two
-    std::atomic<uint64_t> dropped;
 };
 
 struct FrameSlot {
@@ -200,6 +198,7 @@ struct Station {
     QpShared qps[kMaxQps];
     CqShared cqs[kMaxCqs];
     RecvQueue srqs[kMaxSrqs];
+    std::atomic<uint64_t> dropped;   // frames for which a raw QP had no room
     std::atomic<uint32_t> flow_end;  // rules beyond are free
     FlowRule flows[kMaxFlows];
     uint64_t heap;  // the owner allocates from here

@@ -2,7 +2,6 @@
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
-#include <net/if.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,15 +10,6 @@
 
 namespace softhca {
 namespace {
-
-// The wire of this process, joined by the first device that is opened; stays to the end.
-Wire* process_wire() {
-    static std::mutex mutex;
-    static Wire* wire = nullptr;
-    std::lock_guard locked(mutex);
-    if (!wire) wire = Wire::open(wire_path()).release();
-    return wire;
-}
 
 void add_gid(Station& s, const ibv_gid& gid) {
     for (uint8_t type : {uint8_t(IBV_GID_TYPE_ROCE_V1), uint8_t(IBV_GID_TYPE_ROCE_V2)}) {
@@ -67,7 +57,7 @@ void fill_station(Context& c) {
     s.started = process_started(s.pid);
     s.index = c.index;
     s.mtu = active_mtu(config.mtu);
-    s.ifindex = config.netdev.empty() ? 0 : if_nametoindex(config.netdev.c_str());
+    s.ifindex = config.ifindex;
     std::snprintf(s.device, sizeof(s.device), "%s", config.name.c_str());
     std::memcpy(s.mac, config.mac, 6);
     fill_gids(s, config);
@@ -79,6 +69,14 @@ void fill_station(Context& c) {
 }
 
 }  // namespace
+
+Wire* process_wire() {
+    static std::mutex mutex;
+    static Wire* wire = nullptr;
+    std::lock_guard locked(mutex);
+    if (!wire) wire = Wire::open(wire_path()).release();
+    return wire;
+}
 
 Context* open_context(Device& device) {
     auto c = std::make_unique<Context>();

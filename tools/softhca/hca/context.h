@@ -63,6 +63,8 @@ struct Context {
 
 inline Context& context_of(ibv_context* c) { return *reinterpret_cast<Context*>(verbs_get_ctx(c)); }
 
+// The wire of this process, joined by the first who asks, null with errno; stays to the process's end.
+Wire* process_wire();
 // Null with errno.
 Context* open_context(Device& device);
 void close_context(Context* context);

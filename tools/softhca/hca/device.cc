@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -43,6 +44,7 @@ struct NumberKey {
 };
 const NumberKey kNumbers[] = {
     {"mtu", 9978, [](DeviceConfig& c, uint64_t v) { c.mtu = uint32_t(v); }},
+    {"ifindex", INT32_MAX, [](DeviceConfig& c, uint64_t v) { c.ifindex = uint32_t(v); }},
     {"rx_checksum", 1, [](DeviceConfig& c, uint64_t v) { c.rx_checksum = v; }},
     {"tx_checksum", 1, [](DeviceConfig& c, uint64_t v) { c.tx_checksum = v; }},
     {"timestamps", 1, [](DeviceConfig& c, uint64_t v) { c.timestamps = v; }},
@@ -75,15 +77,17 @@ bool set_key(DeviceConfig& c, const std::string& key, const std::string& value) 
     return false;
 }
 
-// What the kernel says of the interface; a device whose interface is gone (or in another namespace) has no port.
+// What the kernel says of the interface; a device whose interface is gone (or in another namespace) has no port. By the system
+// calls themselves: the process may have a library preloaded that takes socket() for the program's, and uses this one.
 bool ask_interface(DeviceConfig& c) {
-    const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    const int fd = int(syscall(SYS_socket, AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     ifreq r{};
     std::snprintf(r.ifr_name, sizeof(r.ifr_name), "%s", c.netdev.c_str());
-    bool found = fd >= 0 && ioctl(fd, SIOCGIFHWADDR, &r) == 0;
+    const bool found = fd >= 0 && syscall(SYS_ioctl, fd, SIOCGIFHWADDR, &r) == 0;
     if (found && !c.mac_given) std::memcpy(c.mac, r.ifr_hwaddr.sa_data, 6);
-    if (found && ioctl(fd, SIOCGIFMTU, &r) == 0) c.mtu = uint32_t(r.ifr_mtu);
-    if (fd >= 0) close(fd);
+    if (found && syscall(SYS_ioctl, fd, SIOCGIFMTU, &r) == 0) c.mtu = uint32_t(r.ifr_mtu);
+    if (found && syscall(SYS_ioctl, fd, SIOCGIFINDEX, &r) == 0) c.ifindex = uint32_t(r.ifr_ifindex);
+    if (fd >= 0) syscall(SYS_close, fd);
     return found;
 }
 
@@ -96,13 +100,14 @@ std::unique_ptr<Device> make_device(DeviceConfig config, uint32_t index) {
     d->ibv.transport_type = IBV_TRANSPORT_IB;
     std::snprintf(d->ibv.name, sizeof(d->ibv.name), "%s", config.name.c_str());
     std::snprintf(d->ibv.dev_name, sizeof(d->ibv.dev_name), "softhca%u", index);
-    std::snprintf(d->ibv.dev_path, sizeof(d->ibv.dev_path), "%s/none", wire_path().c_str());
-    std::snprintf(d->ibv.ibdev_path, sizeof(d->ibv.ibdev_path), "%s/none", wire_path().c_str());
+    std::snprintf(d->ibv.dev_path, sizeof(d->ibv.dev_path), "/softhca/verbs/%s",
+                  config.name.c_str());
+    std::snprintf(d->ibv.ibdev_path, sizeof(d->ibv.ibdev_path), "/softhca/%s", config.name.c_str());
     d->config = std::move(config);
     return d;
 }
 
-std::vector<Device*> read_devices() {
+const std::vector<Device*>& read_devices() {
     std::vector<DeviceConfig> configs;
     const char* text = std::getenv("SOFTHCA");
     std::string description = text ? text : "name=softhca0", error;
@@ -116,8 +121,9 @@ std::vector<Device*> read_devices() {
         std::fprintf(stderr, "softhca: SOFTHCA: %s; there is no device\n", error.c_str());
         configs.clear();
     }
-    static std::vector<std::unique_ptr<Device>> owned;
-    std::vector<Device*> list;
+    // Never destroyed: a library that is unloaded after this one may still have to close its device.
+    static auto& owned = *new std::vector<std::unique_ptr<Device>>;
+    auto& list = *new std::vector<Device*>;
     for (DeviceConfig& c : configs) {
         if (!c.netdev.empty() && !ask_interface(c)) continue;
         owned.push_back(make_device(std::move(c), uint32_t(owned.size())));
@@ -164,7 +170,7 @@ bool parse_devices(const std::string& text, std::vector<DeviceConfig>* out, std:
 }
 
 const std::vector<Device*>& devices() {
-    static const std::vector<Device*> list = read_devices();
+    static const std::vector<Device*>& list = read_devices();
     return list;
 }
 

@@ -14,7 +14,8 @@ struct DeviceConfig {
     std::string netdev;  // the kernel's interface that the port belongs to; empty: none
     uint8_t mac[6] = {0x02, 0x50, 0x53, 0x48, 0x00, 0x01};
     bool mac_given = false;
-    uint32_t mtu = 1500;  // of the interface when there is one
+    uint32_t mtu = 1500;   // of the interface when there is one
+    uint32_t ifindex = 0;  // of the interface; or the number to show, when there is none
     bool rx_checksum = true, tx_checksum = true, timestamps = true, flow_tag = true;
     uint32_t max_tso = 65536;  // 0: none
     uint32_t max_inline = 1024;

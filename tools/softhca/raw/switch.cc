@@ -75,7 +75,8 @@ void take_normal(Context& c, const FlowFields& frame, uint32_t sender, uint32_t 
     }
 }
 
-void put(FrameRing& ring, char* data, uint32_t tag, const iovec* parts, uint32_t count,
+// False: no room.
+bool put(FrameRing& ring, char* data, uint32_t tag, const iovec* parts, uint32_t count,
          uint32_t length, bool checksum_good) {
     const uint64_t need = (sizeof(FrameSlot) + length + 63) & ~uint64_t(63);
     SharedLocked locked(ring.lock);
@@ -83,8 +84,7 @@ void put(FrameRing& ring, char* data, uint32_t tag, const iovec* parts, uint32_t
     const uint64_t to_end = ring.bytes - (tail & (ring.bytes - 1));
     const uint64_t skip = need > to_end ? to_end : 0;
     if (tail + skip + need - ring.head.load(std::memory_order_acquire) > ring.bytes) {
-        ring.dropped.fetch_add(1, std::memory_order_relaxed);
-        return;
+        return false;
     }
     if (skip) {
         reinterpret_cast<FrameSlot*>(data + (tail & (ring.bytes - 1)))->length = FrameSlot::kWrap;
@@ -100,6 +100,7 @@ void put(FrameRing& ring, char* data, uint32_t tag, const iovec* parts, uint32_t
         to += parts[i].iov_len;
     }
     ring.tail.store(tail + need, std::memory_order_seq_cst);
+    return true;
 }
 
 uint32_t hash(const FlowFields& f) {
@@ -150,7 +151,11 @@ void deliver_frame(Context& c, const Route& route, const iovec* parts, uint32_t 
         if (qp.use != QpUse::raw || !qp.frames || (state != IBV_QPS_RTR && state != IBV_QPS_RTS))
             continue;
         FrameRing& ring = *map->at<FrameRing>(qp.frames);
-        put(ring, reinterpret_cast<char*>(&ring + 1), t.tag, parts, count, length, checksum_good);
+        if (!put(ring, reinterpret_cast<char*>(&ring + 1), t.tag, parts, count, length,
+                 checksum_good)) {
+            (*map)->dropped.fetch_add(1, std::memory_order_relaxed);
+            continue;
+        }
         wake_armed(c, *map, (*map)->cqs[qp.recv_cq], false);
     }
 }

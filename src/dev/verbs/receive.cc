@@ -1,0 +1,112 @@
+#include "dev/verbs/receive.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace vma {
+
+void VerbsReceiver::open(ibv_qp* qp, ibv_cq* cq, uint8_t* memory, uint32_t slots, uint32_t room,
+                         uint32_t key, PacketPool& pool, uint32_t ifindex) {
+    qp_ = qp;
+    cq_ = cq;
+    memory_ = memory;
+    slots_ = slots;
+    room_ = room;
+    key_ = key;
+    pool_ = &pool;
+    ifindex_ = ifindex;
+    free_ = std::make_unique<uint32_t[]>(slots);
+    for (uint32_t i = 0; i < slots; ++i) free_[i] = slots - 1 - i;
+    free_count_ = slots;
+    posted_ = std::make_unique<bool[]>(slots);
+    mask_ = std::bit_ceil(slots) - 1;
+    arrived_ = std::make_unique<Arrived[]>(mask_ + 1);
+}
+
+Status VerbsReceiver::post() {
+    while (free_count_ != 0) {
+        ibv_recv_wr requests[kBatch];
+        ibv_sge pieces[kBatch];
+        const uint32_t n = std::min(free_count_, kBatch);
+        for (uint32_t i = 0; i < n; ++i) {
+            const uint32_t slot = free_[free_count_ - 1 - i];
+            pieces[i] = {uint64_t(memory_ + size_t(slot) * room_), room_, key_};
+            requests[i] = {slot, i + 1 < n ? &requests[i + 1] : nullptr, &pieces[i], 1};
+        }
+        ibv_recv_wr* bad = nullptr;
+        const int error = ibv_post_recv(qp_, requests, &bad);
+        const uint32_t taken = error ? uint32_t(bad - requests) : n;
+        for (uint32_t i = 0; i < taken; ++i) posted_[requests[i].wr_id] = true;
+        free_count_ -= taken;
+        if (error) return Errno{error};
+    }
+    return {};
+}
+
+unsigned VerbsReceiver::poll() {
+    ibv_wc done[16];
+    const int n = ibv_poll_cq(cq_, 16, done);
+    if (n < 0) failed_ = true;  // the queue itself
+    for (int i = 0; i < n; ++i) {
+        const ibv_wc& c = done[i];
+        const uint32_t slot = uint32_t(c.wr_id);
+        posted_[slot] = false;
+        if (c.status != IBV_WC_SUCCESS || c.byte_len < 14) {
+            free_[free_count_++] = slot;
+            if (c.status == IBV_WC_SUCCESS || c.status == IBV_WC_LOC_LEN_ERR) malformed_++;
+            failed_ = failed_ || c.status != IBV_WC_SUCCESS;
+            continue;
+        }
+        arrived_[arrived_end_++ & mask_] = {slot, c.byte_len,
+                                            (c.wc_flags & IBV_WC_IP_CSUM_OK) != 0};
+    }
+    return unsigned(std::max(n, 0));
+}
+
+void VerbsReceiver::forget_requests() {
+    for (uint32_t slot = 0; slot < slots_; ++slot) {
+        if (!posted_[slot]) continue;
+        posted_[slot] = false;
+        free_[free_count_++] = slot;
+    }
+    failed_ = false;
+}
+
+uint32_t VerbsReceiver::gather() {
+    while (poll() == 16) {
+    }
+    return waiting();
+}
+
+unsigned VerbsReceiver::recv(std::span<Packet> out) {
+    unsigned n = 0;
+    while (n < out.size()) {
+        if (waiting() == 0) {
+            const unsigned seen = poll();
+            if (waiting() == 0) {
+                if (seen == 0) break;
+                continue;
+            }
+        }
+        const Arrived a = arrived_[arrived_at_ & mask_];
+        uint8_t* data = memory_ + size_t(a.slot) * room_;
+        Packet p = pool_->lend(data, a.len, this, a.slot);
+        if (!p) break;  // the frame stays the next
+        arrived_at_++;
+        p->meta.ifindex = ifindex_;
+        p->meta.checksum_good = a.checksum_good;
+        p->meta.to_us = (data[0] & 1) == 0;
+        bytes_ += a.len;
+        taken_++;
+        out[n++] = std::move(p);
+    }
+    if (free_count_ >= kBatch && !failed_) (void)post();
+    return n;
+}
+
+// Posted in batches by recv(): never fewer than slots - kBatch requests are with the device or hold a frame.
+void VerbsReceiver::give_back(PacketBuf& buf) {
+    free_[free_count_++] = uint32_t(buf.lender_cookie);
+}
+
+}  // namespace vma

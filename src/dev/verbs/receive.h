@@ -1,0 +1,62 @@
+// The receiving half of the verbs ring: buffers of the shard's arena, one per receive request, lent to packets and posted
+// again when they come back. Thread rules: the ring's.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "base/arena.h"
+#include "dev/ring.h"
+#include "dev/verbs/library.h"
+#include "pkt/pool.h"
+
+namespace vma {
+
+class VerbsReceiver final : public PacketLender {
+  public:
+    // `slots` buffers of `room` bytes at `memory`, all of it registered with `key`. The rest outlives this.
+    void open(ibv_qp* qp, ibv_cq* cq, uint8_t* memory, uint32_t slots, uint32_t room, uint32_t key,
+              PacketPool& pool, uint32_t ifindex);
+    Status post();  // every free buffer; errors of ibv_post_recv(3)
+
+    unsigned recv(std::span<Packet> out);
+    // Takes completions out of the device's queue without handing packets out; how many frames wait here then.
+    uint32_t gather();
+    RingBacklog backlog() {
+        gather();
+        return {taken_, taken_ + waiting()};
+    }
+    void give_back(PacketBuf& buf) override;
+
+    bool failed() const { return failed_; }  // a completion in error: the QP has to be made anew
+    // The QP has been reset: requests that had not completed never will.
+    void forget_requests();
+    uint64_t frames() const { return taken_; }
+    uint64_t bytes() const { return bytes_; }
+    uint64_t malformed() const { return malformed_; }
+
+  private:
+    struct Arrived {
+        uint32_t slot, len;
+        bool checksum_good;
+    };
+    static constexpr uint32_t kBatch = 64;
+
+    uint32_t waiting() const { return arrived_end_ - arrived_at_; }
+    unsigned poll();
+
+    ibv_qp* qp_ = nullptr;
+    ibv_cq* cq_ = nullptr;
+    uint8_t* memory_ = nullptr;
+    uint32_t slots_ = 0, room_ = 0, key_ = 0, ifindex_ = 0;
+    PacketPool* pool_ = nullptr;
+    std::unique_ptr<uint32_t[]> free_;  // slots that are neither posted, arrived nor lent
+    uint32_t free_count_ = 0;
+    std::unique_ptr<bool[]> posted_;      // by slot: the device has it
+    std::unique_ptr<Arrived[]> arrived_;  // ring of slots_ entries rounded up to a power of two
+    uint32_t mask_ = 0, arrived_at_ = 0, arrived_end_ = 0;
+    bool failed_ = false;
+    uint64_t taken_ = 0, bytes_ = 0, malformed_ = 0;
+};
+
+}  // namespace vma

@@ -1,0 +1,258 @@
+#include "dev/verbs/verbs_ring.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "base/sys.h"
+#include "dev/verbs/flows.h"
+#include "dev/verbs/port.h"
+#include "dev/verbs/receive.h"
+#include "dev/verbs/transmit.h"
+
+namespace vma {
+namespace {
+
+constexpr uint32_t kTxBytes = 4u << 20;
+constexpr uint32_t kTsoHeader = 14 + 4 + 60 + 60;
+
+class VerbsRing final : public Ring {
+  public:
+    explicit VerbsRing(const VerbsRingConfig& config) : config_(config) {}
+    ~VerbsRing() override { close(); }
+
+    Status open(std::string* why);
+
+    const RingCaps& caps() const override { return caps_; }
+    unsigned recv(std::span<Packet> out) override {
+        if (receiver_.failed() || transmitter_.failed()) recover();
+        return receiver_.recv(out);
+    }
+    RingBacklog backlog() const override { return receiver_.backlog(); }
+    unsigned send(std::span<const TxFrame> frames, int* why) override {
+        if (transmitter_.failed()) recover();
+        return transmitter_.send(frames, why);
+    }
+    Status steer(const FlowKey& key, int) override {
+        port_.follow_fds();
+        return flows_.add(key);
+    }
+    void unsteer(const FlowKey& key) override {
+        port_.follow_fds();
+        flows_.remove(key);
+    }
+
+    int wake_fd() const override { return wake_.fd(); }
+    bool arm() override;
+    void disarm() override { take_events(); }
+    RingCounters counters() const override;
+
+  private:
+    Status make_memory();
+    Status make_queues();
+    Status make_qp();
+    Status start_qp();
+    void recover();
+    void take_events();
+    void close();
+    uint32_t room() const { return (config_.mtu + 18 + 63) & ~63u; }
+    const VerbsLibrary& verbs() const { return port_.library(); }
+
+    VerbsRingConfig config_;
+    RingCaps caps_;
+    VerbsPort port_;
+    ibv_pd* pd_ = nullptr;
+    ibv_mr* mr_ = nullptr;
+    ibv_comp_channel* channel_ = nullptr;
+    MovedFd wake_;
+    ibv_cq *rx_cq_ = nullptr, *tx_cq_ = nullptr;
+    ibv_qp* qp_ = nullptr;
+    uint8_t* memory_ = nullptr;  // receive buffers, then kTxBytes
+    size_t memory_bytes_ = 0;
+    mutable VerbsReceiver receiver_;  // backlog() looks into the device
+    VerbsTransmitter transmitter_;
+    VerbsFlows flows_;
+    uint64_t lost_before_ = 0;
+    uint64_t wakeups_ = 0;
+};
+
+Status VerbsRing::make_memory() {
+    memory_bytes_ = size_t(config_.rx_requests) * room() + kTxBytes;
+    memory_ = static_cast<uint8_t*>(config_.arena->allocate(memory_bytes_, Arena::kPage));
+    if (memory_ == nullptr) return Errno{ENOMEM};
+    pd_ = verbs().alloc_pd(port_.context());
+    if (pd_ == nullptr) return Errno{errno};
+    mr_ = verbs().reg_mr(pd_, memory_, memory_bytes_, IBV_ACCESS_LOCAL_WRITE);
+    if (mr_ == nullptr) return Errno{errno};
+    return {};
+}
+
+Status VerbsRing::make_queues() {
+    channel_ = verbs().create_comp_channel(port_.context());
+    if (channel_ == nullptr) return Errno{errno};
+    if (const Status moved = wake_.move(&channel_->fd); !moved) return moved;
+    const int flags = sys::fcntl(channel_->fd, F_GETFL);
+    sys::fcntl(channel_->fd, F_SETFL, flags | O_NONBLOCK);
+    rx_cq_ = verbs().create_cq(port_.context(), int(config_.rx_requests), nullptr, channel_, 0);
+    if (rx_cq_ == nullptr) return Errno{errno};
+    tx_cq_ = verbs().create_cq(port_.context(), int(config_.tx_requests), nullptr, nullptr, 0);
+    return tx_cq_ == nullptr ? Status(Errno{errno}) : Status();
+}
+
+Status VerbsRing::make_qp() {
+    const verbs_context* table = verbs_get_ctx_op(port_.context(), create_qp_ex);
+    if (table == nullptr) return Errno{EOPNOTSUPP};
+    const bool tso =
+        port_.attributes().tso_caps.max_tso > kTsoHeader &&
+        ibv_is_qpt_supported(port_.attributes().tso_caps.supported_qpts, IBV_QPT_RAW_PACKET);
+    ibv_qp_init_attr_ex a{};
+    a.send_cq = tx_cq_;
+    a.recv_cq = rx_cq_;
+    const uint32_t pieces =
+        std::min(uint32_t(port_.attributes().orig_attr.max_sge), kVerbsMostPieces);
+    a.cap = {config_.tx_requests, config_.rx_requests, pieces, 1, config_.max_inline};
+    a.qp_type = IBV_QPT_RAW_PACKET;
+    a.pd = pd_;
+    a.comp_mask = IBV_QP_INIT_ATTR_PD;
+    if (tso) {
+        a.comp_mask |= IBV_QP_INIT_ATTR_MAX_TSO_HEADER;
+        a.max_tso_header = kTsoHeader;
+    }
+    qp_ = table->create_qp_ex(port_.context(), &a);
+    if (qp_ == nullptr && errno == EINVAL) {  // fewer bytes inside a request than were asked for
+        a.cap.max_inline_data = config_.max_inline = 0;
+        qp_ = table->create_qp_ex(port_.context(), &a);
+    }
+    if (qp_ == nullptr) return Errno{errno};
+    caps_.mtu = config_.mtu;
+    caps_.tx_checksum =
+        (port_.attributes().orig_attr.device_cap_flags & IBV_DEVICE_RAW_IP_CSUM) != 0;
+    caps_.rx_checksum = (port_.attributes().raw_packet_caps & IBV_RAW_PACKET_CAP_IP_CSUM) != 0;
+    caps_.copies_on_send = true;
+    if (tso && caps_.tx_checksum) {
+        caps_.max_gso_bytes = std::min(port_.attributes().tso_caps.max_tso, 65535u + 14) - 14;
+        caps_.max_gso_segments = 64;
+    }
+    return {};
+}
+
+// From RESET to sending. Flow rules stay with the QP.
+Status VerbsRing::start_qp() {
+    ibv_qp_attr a{};
+    a.port_num = port_.number();
+    for (const ibv_qp_state state : {IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS}) {
+        a.qp_state = state;
+        const int port = state == IBV_QPS_INIT ? IBV_QP_PORT : 0;
+        if (const int error = verbs().modify_qp(qp_, &a, IBV_QP_STATE | port)) return Errno{error};
+        if (state != IBV_QPS_INIT) continue;
+        if (const Status posted = receiver_.post(); !posted) return posted;
+    }
+    return {};
+}
+
+Status VerbsRing::open(std::string* why) {
+    if (const Status found = port_.open(config_.ifindex, why); !found) return found;
+    const ibv_device_attr& limits = port_.attributes().orig_attr;
+    const uint32_t most = uint32_t(std::min(limits.max_qp_wr, limits.max_cqe));
+    config_.rx_requests = std::clamp(config_.rx_requests, 128u, most);
+    config_.tx_requests = std::clamp(config_.tx_requests, 128u, most);
+    Status made = make_memory();
+    if (made) made = make_queues();
+    if (made) made = make_qp();
+    if (made) {
+        VerbsTransmitter::Limits tx;
+        tx.requests = config_.tx_requests;
+        tx.batching = config_.tx_batching;
+        tx.max_inline = config_.max_inline;
+        tx.max_pieces = std::min(uint32_t(port_.attributes().orig_attr.max_sge), kVerbsMostPieces);
+        tx.max_frame = config_.mtu + 14;
+        tx.max_gso = caps_.max_gso_bytes ? caps_.max_gso_bytes + 14 : 0;
+        tx.checksum = caps_.tx_checksum;
+        receiver_.open(qp_, rx_cq_, memory_, config_.rx_requests, room(), mr_->lkey, *config_.pool,
+                       uint32_t(config_.ifindex));
+        transmitter_.open(qp_, tx_cq_, memory_ + memory_bytes_ - kTxBytes, kTxBytes, mr_->lkey, tx);
+        flows_.open(qp_, port_.number(), config_.mac);
+        lost_before_ = port_.out_of_buffer();
+        made = start_qp();
+    }
+    if (made) return {};
+    *why = made.error() == EPERM
+               ? "a raw Ethernet queue pair needs CAP_NET_RAW: run as root, or setcap cap_net_raw"
+               : "the RDMA device does not give a raw Ethernet queue pair";
+    return made;
+}
+
+// A request has completed in error: the QP is emptied and started again. Received frames that wait are kept; what was to be
+// sent and is not is lost, as on the wire.
+void VerbsRing::recover() {
+    port_.follow_fds();
+    ibv_qp_attr a{};
+    a.qp_state = IBV_QPS_ERR;
+    if (verbs().modify_qp(qp_, &a, IBV_QP_STATE) != 0) return;
+    receiver_.gather();
+    transmitter_.reclaim();
+    a.qp_state = IBV_QPS_RESET;
+    if (verbs().modify_qp(qp_, &a, IBV_QP_STATE) != 0) return;
+    receiver_.forget_requests();
+    transmitter_.forget_requests();
+    (void)start_qp();
+}
+
+void VerbsRing::take_events() {
+    ibv_cq* cq = nullptr;
+    void* context = nullptr;
+    wake_.follow();
+    const int before = errno;
+    while (verbs().get_cq_event(channel_, &cq, &context) == 0) {
+        verbs().ack_cq_events(cq, 1);
+        wakeups_++;
+    }
+    errno = before;
+}
+
+bool VerbsRing::arm() {
+    take_events();
+    if (receiver_.gather() != 0 || ibv_req_notify_cq(rx_cq_, 0) != 0) return false;
+    // It may have come before the queue was armed; and nothing would wake anybody for a QP that has stopped.
+    return receiver_.gather() == 0 && !receiver_.failed();
+}
+
+RingCounters VerbsRing::counters() const {
+    RingCounters c;
+    c.rx_frames = receiver_.frames();
+    c.rx_bytes = receiver_.bytes();
+    c.rx_dropped = receiver_.malformed() + port_.out_of_buffer() - lost_before_;
+    c.tx_frames = transmitter_.frames();
+    c.tx_bytes = transmitter_.bytes();
+    c.tx_refused = transmitter_.refused();
+    c.wakeups = wakeups_;
+    return c;
+}
+
+void VerbsRing::close() {
+    port_.follow_fds();
+    flows_.clear();
+    if (qp_ != nullptr) verbs().destroy_qp(qp_);
+    if (rx_cq_ != nullptr) {
+        take_events();  // all acknowledged: destroying waits for that
+        verbs().destroy_cq(rx_cq_);
+    }
+    if (tx_cq_ != nullptr) verbs().destroy_cq(tx_cq_);
+    wake_.restore();
+    if (channel_ != nullptr) verbs().destroy_comp_channel(channel_);
+    if (mr_ != nullptr) verbs().dereg_mr(mr_);
+    if (pd_ != nullptr) verbs().dealloc_pd(pd_);
+    config_.arena->free(memory_, memory_bytes_, Arena::kPage);
+}
+
+}  // namespace
+
+Result<Ring*> open_verbs_ring(const VerbsRingConfig& config, std::string* why) {
+    auto ring = std::make_unique<VerbsRing>(config);
+    const Status opened = ring->open(why);
+    if (!opened) return Errno{opened.error()};
+    return ring.release();
+}
+
+}  // namespace vma

@@ -1,0 +1,37 @@
+// VerbsRing: one raw Ethernet QP of an RDMA device with a completion queue each way, through libibverbs. Frames that no flow
+// rule of ours takes go on to the kernel, which is the device's business.
+//
+// Received packets are lent buffers of the shard's arena; each is posted again when its packet comes back, so one that nobody
+// reads costs its own buffer only. Descriptors: those of libibverbs (up to three) and none of our own.
+// Thread rules: ring.h. A forked child neither uses nor destroys it; arena memory is shared, so registering it needs no
+// ibv_fork_init(3). docs/decisions/0013-verbs-ring.md says why things are as they are.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "base/arena.h"
+#include "base/result.h"
+#include "dev/ring.h"
+#include "pkt/pool.h"
+
+namespace vma {
+
+struct VerbsRingConfig {
+    int ifindex = 0;
+    std::array<uint8_t, 6> mac{};
+    uint32_t mtu = 1500;
+    uint32_t rx_requests = 4096, tx_requests = 2048;  // bounded by the device
+    uint32_t tx_batching = 64;
+    uint32_t max_inline = 204;
+    Arena* arena = nullptr;  // both of the shard; outlive the ring and every packet it gave out
+    PacketPool* pool = nullptr;
+};
+
+// Opens the device of the interface. On failure *why says what is missing, in words for the user. Errors: ENOSYS (no
+// libibverbs), ENODEV (no device with such a port), EPERM (raw QPs need CAP_NET_RAW), ENOMEM, those of the verbs. The
+// caller deletes the ring when all its packets have come back.
+Result<Ring*> open_verbs_ring(const VerbsRingConfig& config, std::string* why);
+
+}  // namespace vma
