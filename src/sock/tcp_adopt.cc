@@ -51,6 +51,21 @@ Reason reason_of(int error) {
     }
 }
 
+// The listener has no ring. What reaches it from this host needs none.
+bool only_no_ring(Reason why) {
+    switch (why) {
+        case Reason::loopback:
+        case Reason::no_route:
+        case Reason::interface_unsupported:
+        case Reason::capability:
+        case Reason::ring_failed:
+        case Reason::broker_gone:
+            return true;
+        default:
+            return false;
+    }
+}
+
 }  // namespace
 
 void TcpSocket::accepted_by_kernel(int listener, int fd, int flags) {
@@ -62,8 +77,7 @@ void TcpSocket::accepted_by_kernel(int listener, int fd, int flags) {
         if (ref && ref.get()->kind == ObjectKind::tcp) {
             // Why the listener is the kernel's holds for its connections, too, unless it is only that others share it.
             const Reason why = static_cast<TcpSocket*>(ref.get())->reason();
-            const bool local = why == Reason::loopback && Runtime::options().shm_after != 0;
-            if (!local && why != Reason::fork && why != Reason::exec &&
+            if (!(by_memory && only_no_ring(why)) && why != Reason::fork && why != Reason::exec &&
                 why != Reason::reuseport_shared && why != Reason::none &&
                 why != Reason::undecided && why != Reason::kernel_connection)
                 return;
