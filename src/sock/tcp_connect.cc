@@ -14,6 +14,7 @@
 #include "sock/broker_link.h"
 #include "sock/condition_target.h"
 #include "sock/context.h"
+#include "sock/cross.h"
 
 namespace vma::sock {
 
@@ -48,8 +49,8 @@ Outcome TcpSocket::bind(int fd, const sockaddr* addr, socklen_t len) {
     std::lock_guard guard(control_);
     if (state() == SocketState::kernel) return Outcome::kernel();
     // The twin of an accepted connection would take what the connection may not, before it has ended; then Linux has no port for
-    // it either.
-    if (accepted_ && connection_) {
+    // it either. That of one in shared memory is still connected then.
+    if (connection_ && (accepted_ || connection_->neighbor)) {
         {
             LeaseGuard lease(shard_->lease());
             shard_->poll();
@@ -58,6 +59,7 @@ Outcome TcpSocket::bind(int fd, const sockaddr* addr, socklen_t len) {
                 return Outcome::error(EINVAL);
         }
         end_custody(in_custody());  // which goes by the name that changes now
+        if (connection_->neighbor) reset_twin(fd);
     }
     const int result = sys::bind(fd, addr, len);
     if (result < 0) return Outcome::error(-result);
@@ -275,6 +277,7 @@ Outcome TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len, TcpFirst
 
 // connect(AF_UNSPEC): the connection is reset, the socket is as before connect(). Under control_.
 Outcome TcpSocket::disconnect() {
+    if (connection_->neighbor) reset_twin(fd());  // the kernel's connection beside it
     LeaseGuard lease(shard_->lease());
     const Instant now = monotonic_now();
     TcpConnection* c = connection_;
