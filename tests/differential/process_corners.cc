@@ -25,7 +25,9 @@ void answers_anew(const std::string& old_text, const std::string& new_text) {
     const int s = connected();
     SEE(got(s));
     SEE(put(s, old_text));
-    const int t = connected(1);
+    const int listener = listening(1), t = accepted(listener);
+    step("connected");
+    close(listener);
     SEE(got(t));
     SEE(put(t, new_text));
     SEE(rest(t));

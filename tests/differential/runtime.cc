@@ -22,7 +22,7 @@ std::vector<Behaviour>& all() {
 
 constexpr int kTranscript = 200, kChannel = 201, kReport = 202;
 
-bool g_role_a = true, g_preloaded = false;
+bool g_role_a = true, g_preloaded = false, g_settle = false;
 uint16_t g_port = 0;
 std::string g_stats, g_heard;
 std::map<std::string, in_addr_t> g_addresses;
@@ -69,11 +69,9 @@ std::string wrong_path(const vma::stats::PageFile& page, ino_t inode, vma::stats
     return "is not in the statistics page";
 }
 
-// Accepted sockets enter the page with its next publication, which is asked for. The calls here are raw: they must not be the
-// library's business.
-void check_path(int fd, vma::stats::Path wanted, const char* word) {
-    if (!g_preloaded) return;
-    const int saved = errno;
+// The same for a descriptor. Accepted sockets enter the page with its next publication, which is asked for. The calls here are
+// raw: they must not be the library's business.
+std::string wrong_path(int fd, vma::stats::Path wanted) {
     struct stat s {};
     std::string wrong;
     auto page = vma::stats::PageFile::open(g_stats, uint32_t(syscall(SYS_getpid)), &wrong);
@@ -89,6 +87,13 @@ void check_path(int fd, vma::stats::Path wanted, const char* word) {
         }
         if (unseen) wrong = wrong_path(*page, s.st_ino, wanted, unseen);
     }
+    return wrong;
+}
+
+void check_path(int fd, vma::stats::Path wanted, const char* word) {
+    if (!g_preloaded) return;
+    const int saved = errno;
+    const std::string wrong = wrong_path(fd, wanted);
     line(kReport, wrong.empty()
                       ? std::string(word) + " yes"
                       : std::string(word) + " NO: fd " + std::to_string(fd) + " " + wrong);
@@ -104,7 +109,7 @@ void usage() {
     std::fprintf(stderr,
                  "behaviours --list | --run NAME --role a|b --port N --address WHO=IP... --channel "
                  "FD --transcript FD "
-                 "--report FD [--preloaded --stats DIR]\n");
+                 "--report FD [--settle] [--preloaded --stats DIR]\n");
     std::exit(2);
 }
 
@@ -290,11 +295,34 @@ int dialled(int offset) {
     return fd;
 }
 
+namespace {
+
+// A connection of one host leaves the kernel after a few calls: bytes go to and fro until both ends have.
+void settle(int fd) {
+    const int64_t end = milliseconds() + kLimit;
+    bool moved = false;
+    for (bool both = false; !both;) {
+        char byte = 's';
+        const auto sends = [&] { must(int(send(fd, &byte, 1, 0)), "send"); };
+        if (g_role_a) sends();
+        must(int(recv(fd, &byte, 1, 0)), "recv");
+        if (!g_role_a) sends();
+        moved = !g_preloaded || wrong_path(fd, vma::stats::Path::offloaded).empty();
+        const bool through = moved || milliseconds() > end;
+        tell(through ? "moved" : "here");
+        both = hear() == "moved" && through;
+    }
+    if (g_preloaded) line(kReport, moved ? "moved yes" : "moved NO: it stays with the kernel");
+}
+
+}  // namespace
+
 int connected(int offset) {
     const int listener = g_role_a ? -1 : listening(offset);
     const int fd = g_role_a ? dialled(offset) : accepted(listener);
     step("connected");
     if (!g_role_a) close(listener);
+    if (g_settle) settle(fd);
     return fd;
 }
 
@@ -406,6 +434,10 @@ int main(int argc, char** argv) {
         }
         if (word == "--preloaded") {
             g_preloaded = true;
+            continue;
+        }
+        if (word == "--settle") {
+            g_settle = true;
             continue;
         }
         if (i + 1 == argc) usage();

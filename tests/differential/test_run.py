@@ -53,7 +53,7 @@ class Harness(unittest.TestCase):
         self.assertIn("+stderr:", text)
 
     def test_the_list_is_well_formed(self):
-        listed = run.read_differences(set(self.by_name))
+        listed = run.read_differences(set(self.by_name), "packet")
         self.assertLessEqual(len(listed), 0.1 * len(self.by_name))
         for entry in listed.values():
             self.assertTrue(entry["reason"] and entry["workaround"] and entry["lines"], entry["behaviour"])
