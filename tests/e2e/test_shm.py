@@ -285,7 +285,7 @@ class Full(OneHost):
                 done = sockperf.run_pair(self.a, Loopback(self.a), mode, protocol="tcp", **{"size": 64, **options}, seconds=2,
                                          client_env=quiet(), server_env=quiet())
                 self.assertEqual((done.client_rc, done.server_rc), (0, 0), done.text)
-                self.assertGreater(done.received, 2000, done.text)
+                self.assertGreater(done.received, 0, done.text)
                 print(f"{mode} {options}: {done.received} messages, {done.kernel_in} segments of the kernel", flush=True)
                 self.assertLess(done.kernel_in, done.received / 2 + MOVED, done.text)
                 if mode == "pp":
@@ -327,7 +327,7 @@ class Full(OneHost):
                 moved = json.loads(done.out[done.out.index("{"):])["end"]["sum_received"]["bytes"]
                 seen = self.segments() - before
                 print(f"iperf3 {options}: {moved / 2.5e8:.1f} Gbit/s, {seen} segments of the kernel", flush=True)
-                self.assertLess(seen, moved / 65536 / 2)
+                self.assertLess(seen, moved / 65536 / 2 + MOVED)
                 self.assertEqual(serve.wait(10), 0, serve.out)
 
     def test_many_generations(self):
