@@ -324,6 +324,7 @@ void TcpEngine::release_owner(TcpConnection& c, uint64_t token, Instant now) {
     c.owner = nullptr;
     c.orphan_token = token;
     pull(c, now);
+    if (c.neighbor && c.tcb.rst_due) return;  // goes when its reset can, see pull()
     if (c.tcb.state == tcp::State::CLOSED)
         destroy(c);
     else if (c.tcb.state == tcp::State::TIME_WAIT)

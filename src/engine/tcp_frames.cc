@@ -154,9 +154,11 @@ void TcpEngine::queue_output(TcpConnection& c) {
 void TcpEngine::pull(TcpConnection& c, Instant now) {
     c.output_hook.unlink();
     if (c.held) return;
-    if (shard_.caps().pushes_back)
+    if (shard_.caps().pushes_back) {
         pull_with_room(c, now);
-    else if (path_ready(c, now)) {
+        const bool over = c.tcb.state == tcp::State::CLOSED && !c.tcb.rst_due;
+        if (over && c.owner == nullptr && !c.news_hook.linked()) news_.push_back(c);
+    } else if (path_ready(c, now)) {
         tcp::SegmentPlan plan;
         for (unsigned i = 0; i < kPlansPerPull && tcp::next_segment(c.tcb, now, plan); i++) {
             if (plan.head.flags & tcp::kRst) counters_.resets_sent++;
@@ -212,6 +214,8 @@ void TcpEngine::stay_in_ring(TcpConnection& c, Instant now) {
 
 void TcpEngine::peer_gone(TcpConnection& c, Instant now) {
     tcp::Actions actions;
+    if (!c.leaving) c.held = false;  // nobody will ever say that it may go on
+    if (c.tcb.state == tcp::State::CLOSED) return queue_output(c);
     // Text of ours that it never took, or text of its own that never left it: the kernel would have reset for the first and
     // delivered the second.
     const bool cut = !c.pushed || c.tcb.rcv.adv == c.tcb.rcv.nxt || c.tcb.out.bytes != 0;
@@ -271,6 +275,8 @@ void TcpEngine::flush(Instant now) {
         while (TcpConnection* c = news_.pop_front()) {
             const uint32_t events = c->events;
             tell(*c);
+            if (c->neighbor && c->tcb.rst_due)
+                continue;  // comes again when that is out, see pull()
             if (c->owner == nullptr && c->listener == nullptr) {
                 if (c->tcb.state == tcp::State::CLOSED)
                     destroy(*c);

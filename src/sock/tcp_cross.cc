@@ -531,7 +531,8 @@ class Sink final : public ShmSink {
             tcp.shm_said(from, m, memory);
         });
         if (found) return;
-        if (m.word == ShmWord::go) return orphan_goes_on(from, tuple);
+        if (m.word == ShmWord::go || m.word == ShmWord::refuse)
+            return orphan_hears(from, tuple, m.word);
         ShmMessage answer = ShmMessage::about(ShmWord::refuse, tuple);
         if (m.word == ShmWord::offer || m.word == ShmWord::accept)
             return (void)ShmPeers::send(from, answer);
@@ -550,14 +551,17 @@ class Sink final : public ShmSink {
 
   private:
     // Closed by the program, but not over.
-    static void orphan_goes_on(ShmPeerId from, const FlowTuple& tuple) {
+    static void orphan_hears(ShmPeerId from, const FlowTuple& tuple, ShmWord word) {
         shm::ShmRing* ring = nullptr;
         Shard* const shard = Runtime::shm_shard(&ring);
         if (shard == nullptr) return;
         LeaseGuard lease(shard->lease());
         TcpConnection* const c = shard->tcp().find(tuple);
-        if (c && c->neighbor == from && c->held && !c->leaving)
-            shard->tcp().release_hold(*c, monotonic_now());
+        if (c == nullptr || c->neighbor != from || !c->held || c->leaving) return;
+        if (word == ShmWord::go) return shard->tcp().release_hold(*c, monotonic_now());
+        if (c->owner != nullptr) return;
+        if (const int twin = held_port(c->orphan_token); twin >= 0) reset_twin(twin);
+        shard->tcp().forget(*c, monotonic_now());
     }
 };
 Sink g_sink;
