@@ -4,7 +4,7 @@
 namespace vma::tcp {
 
 void enter_closed(Tcb& t, int error, Actions& out) {
-    t.state = State::CLOSED;
+    enter(t, State::CLOSED);
     t.error = error;
     stop_timers(t);
     t.syn_due = false;
@@ -21,7 +21,7 @@ void enter_closed(Tcb& t, int error, Actions& out) {
 }
 
 void enter_time_wait(Tcb& t, Instant now, Actions& out) {
-    t.state = State::TIME_WAIT;
+    enter(t, State::TIME_WAIT);
     stop_timers(t);
     t.board.clear(*t.memory);
     t.out.clear(*t.memory);
@@ -38,10 +38,10 @@ void shutdown_write(Tcb& t, Instant now, Actions& out) {
             t.snd.fin_queued = true;
             return;
         case State::ESTABLISHED:
-            t.state = State::FIN_WAIT_1;
+            enter(t, State::FIN_WAIT_1);
             break;
         case State::CLOSE_WAIT:
-            t.state = State::LAST_ACK;
+            enter(t, State::LAST_ACK);
             break;
         default:
             return;
@@ -107,7 +107,7 @@ void release(Tcb& t) {
     t.in.clear();
     t.ooo.clear();
     charge_frames(t);
-    t.state = State::CLOSED;
+    enter(t, State::CLOSED);
     stop_timers(t);
 }
 

@@ -109,7 +109,7 @@ void negotiated(Tcb& t, uint16_t peer_mss) {
 }
 
 void connected(Tcb& t, Instant now, Actions& out) {
-    t.state = t.snd.fin_queued ? State::FIN_WAIT_1 : State::ESTABLISHED;
+    enter(t, t.snd.fin_queued ? State::FIN_WAIT_1 : State::ESTABLISHED);
     end_series(t, now);
     t.timers.stalled_since = {};
     // RFC 6298 section 5.7: a SYN that had to be repeated starts the data with 3 s only where no sample exists; the
@@ -134,14 +134,14 @@ void connect(Tcb& t, const OpenParams& open, const TcpConfig& cfg, Instant now) 
         // Without a cookie to send there is none to ask for either.
         if (open.no_cookie && open.cookie.len == 0) t.fast_open.client = false;
     }
-    t.state = State::SYN_SENT;
+    enter(t, State::SYN_SENT);
     t.syn_due = true;
 }
 
 void establish(Tcb& t, const HalfOpen& h, const TcpConfig& cfg, TcpMemory& memory, Instant now) {
     start(t, cfg, h.local, h.remote, memory, now);
     t.passive = true;
-    t.state = State::SYN_RECEIVED;
+    enter(t, State::SYN_RECEIVED);
     t.snd.iss = t.snd.una = h.iss;
     t.snd.nxt = h.iss + 1;
     t.rcv.irs = h.irs;
@@ -249,7 +249,7 @@ Verdict arrives_in_syn_sent(Tcb& t, SegView& seg, Instant now, Actions& out) {
     if (!seg.has(kAck)) {
         t.ecn.on = t.cfg.ecn != 0 && seg.has(kEce | kCwr);
         // Simultaneous open: our SYN goes out again with an ACK. Text on it is ignored, the peer repeats it.
-        t.state = State::SYN_RECEIVED;
+        enter(t, State::SYN_RECEIVED);
         t.syn_due = true;
         t.snd.wnd = t.snd.max_wnd = seg.wnd;
         t.snd.wl1 = seg.seq;

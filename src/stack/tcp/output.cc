@@ -165,6 +165,7 @@ bool repeat(Tcb& t, TxRange& r, uint32_t n, uint32_t mss, Instant now, SegmentPl
     mark_urgent_field(t, p.head);
     if (t.loss.state == Recovery::fast || t.loss.state == Recovery::cwr) t.loss.prr_out += n;
     t.count.retransmits += segments;
+    VMA_PROBE3(tcp_retransmit, &t, start.v, n);
     t.count.bytes_retransmitted += text;
     t.count.data_segs_out += segments;
     // The RTO starts anew with the head only: something must remain that ends a series of lost repetitions.

@@ -269,11 +269,11 @@ Verdict check_fin(Tcb& t, const SegView& seg, Seq text_end, Instant now, Actions
     switch (t.state) {
         case State::SYN_RECEIVED:
         case State::ESTABLISHED:
-            t.state = State::CLOSE_WAIT;
+            enter(t, State::CLOSE_WAIT);
             break;
         // Our FIN was not acknowledged: check_ack would have moved us to FIN_WAIT_2.
         case State::FIN_WAIT_1:
-            t.state = State::CLOSING;
+            enter(t, State::CLOSING);
             break;
         case State::FIN_WAIT_2:
             enter_time_wait(t, now, out);

@@ -94,7 +94,7 @@ void after_fin_acked(Tcb& t, Instant now, Actions& out) {
     if (!t.snd.fin_sent || !(t.snd.una == t.write_seq() + 1)) return;
     switch (t.state) {
         case State::FIN_WAIT_1:
-            t.state = State::FIN_WAIT_2;
+            enter(t, State::FIN_WAIT_2);
             // RFC 9293 leaves FIN_WAIT_2 without end; an orphan waits tcp_fin_timeout.
             if (t.orphan) t.timers.state_at = now + t.cfg.fin_timeout;
             break;

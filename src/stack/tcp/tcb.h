@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "base/ip_addr.h"
+#include "base/probe.h"
 #include "stack/tcp/actions.h"
 #include "stack/tcp/cc.h"
 #include "stack/tcp/fast_open.h"
@@ -325,6 +326,12 @@ struct Tcb {
     // First sequence number after the data written: where a FIN goes.
     Seq write_seq() const { return out.end(); }
 };
+
+// The connection is in another state from now on; probe tcp_state.
+inline void enter(Tcb& t, State state) {
+    VMA_PROBE3(tcp_state, &t, unsigned(t.state), unsigned(state));
+    t.state = state;
+}
 
 // A connection request that was answered with SYN-ACK; RFC 4987 section 3: as little as can be kept.
 struct HalfOpen {

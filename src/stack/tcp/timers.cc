@@ -39,6 +39,7 @@ void syn_expired(Tcb& t, Instant now, Actions& out) {
     ++t.timers.retries;
     ++t.timers.backoff;
     ++t.count.retransmits;
+    VMA_PROBE3(tcp_retransmit, &t, t.snd.iss.v, 1u);
     ++t.count.timeouts;
     t.syn_due = true;
     arm(t, Rtx::rto, now + t.rtt.backed_off(t.timers.backoff));
