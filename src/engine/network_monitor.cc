@@ -477,6 +477,14 @@ Neighbor NetworkMonitor::neighbor(int ifindex, const IpAddr& addr) const {
     return at == state_->neighbors.end() ? Neighbor{} : at->second;
 }
 
+std::vector<NetworkMonitor::KnownNeighbor> NetworkMonitor::neighbors() const {
+    const std::lock_guard guard(state_->neighbor_lock);
+    std::vector<KnownNeighbor> out;
+    for (const auto& [key, neighbor] : state_->neighbors)
+        out.push_back({key.first, key.second, neighbor});
+    return out;
+}
+
 void NetworkMonitor::resolve(int ifindex, const IpAddr& addr) {
     state_->ask(ifindex, addr, kResolveEvery);
 }

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "base/result.h"
 #include "base/time.h"
@@ -53,6 +54,12 @@ class NetworkMonitor {
     }
 
     Neighbor neighbor(int ifindex, const IpAddr& addr) const;
+    struct KnownNeighbor {
+        int ifindex = 0;
+        IpAddr addr;
+        Neighbor neighbor;
+    };
+    std::vector<KnownNeighbor> neighbors() const;  // by interface
     // Asks the kernel to resolve (ARP, and its retries, stay the kernel's). At most once per 100 ms and neighbour. Without
     // CAP_NET_ADMIN the kernel refuses, and process() sends the neighbour an empty datagram instead.
     void resolve(int ifindex, const IpAddr& addr);

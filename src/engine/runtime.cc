@@ -151,8 +151,8 @@ Status Runtime::add_rule(const char* text) {
     return {};
 }
 
-// Lock `control` held. asked: see stats::reload_asked().
-void Runtime::reload_locked(uint64_t asked, bool by_itself) {
+// Lock `control` held.
+void Runtime::reload_locked(bool by_itself) {
     State& s = state();
     LoadedSnapshot loaded = vma::reload_rules(s.kept.back());
     std::string said;
@@ -160,26 +160,29 @@ void Runtime::reload_locked(uint64_t asked, bool by_itself) {
     if (!by_itself || loaded.rules_ok || said != s.reload_said)
         for (const Note& note : loaded.notes) log_text(note.level, note.text);
     if (loaded.snapshot != s.kept.back()) publish(loaded.snapshot);
-    stats::set_rules(asked, {loaded.snapshot->generation, uint32_t(loaded.snapshot->rules.size()),
-                             loaded.rules_ok, said});
+    stats::set_rules({loaded.snapshot->generation, uint32_t(loaded.snapshot->rules.size()),
+                      loaded.rules_ok, said});
     s.reload_said = std::move(said);
 }
 
 void Runtime::reload_rules(bool by_itself) {
     std::lock_guard guard(state().control);
-    reload_locked(0, by_itself);
+    reload_locked(by_itself);
 }
 
 void Runtime::reload_rules_if_changed() {
     State& s = state();
     std::lock_guard guard(s.control);
-    if (vma::reload_rules(s.kept.back()).snapshot != s.kept.back()) reload_locked(0, true);
+    if (vma::reload_rules(s.kept.back()).snapshot != s.kept.back()) reload_locked(true);
 }
 
 void Runtime::reload_if_asked() {
-    if (stats::reload_asked() == 0 || !started()) return;
+    if (stats::asked(stats::Verb::reload) == 0 || !started()) return;
     std::lock_guard guard(state().control);
-    if (const uint64_t asked = stats::reload_asked()) reload_locked(asked, false);
+    if (const uint64_t asked = stats::asked(stats::Verb::reload)) {
+        reload_locked(false);
+        stats::answer(stats::Verb::reload, asked);
+    }
 }
 
 void Runtime::heavy_start() {

@@ -111,7 +111,7 @@ class Runtime {
     static void stop();
 
   private:
-    static void reload_locked(uint64_t asked, bool by_itself);
+    static void reload_locked(bool by_itself);
     static unsigned space_count();
     static NetSpace* space(unsigned i);
 };

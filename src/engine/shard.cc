@@ -55,6 +55,44 @@ Shard* Shard::make(const Parts& parts) {
     return shard;
 }
 
+// One frame into the stack; true: TCP had it. `realtime`: of the batch, 0 until it is needed.
+inline bool Shard::take_in(Packet frame, Instant now, int64_t& realtime) {
+    switch (protocol_of(*frame)) {
+        case IPPROTO_TCP:
+        case IPPROTO_ICMP:
+            tcp_->input(std::move(frame), now);
+            return true;
+        default:
+            if (realtime == 0) realtime = realtime_ns();
+            udp_input(*udp_, std::move(frame), now, realtime);
+            return false;
+    }
+}
+
+// The same for a frame that a viewer wants to see, with the reason for which the stack drops it.
+bool Shard::take_in_captured(Packet frame, Instant now, int64_t& realtime) {
+    if (realtime == 0) realtime = realtime_ns();
+    stats::CaptureSlot slot(uint32_t(ifindex_), stats::Direction::in, frame->len, realtime);
+    slot.add(frame->data, frame->len);
+    const DropCounters udp_before = udp_->drops, tcp_before = tcp_->drops();
+    const bool tcp = take_in(std::move(frame), now, realtime);
+    DropReason drop = DropReason::none;
+    for (unsigned i = 1; i < unsigned(DropReason::count); i++)
+        if (udp_->drops.n[i] != udp_before.n[i] || tcp_->drops().n[i] != tcp_before.n[i])
+            drop = DropReason(i);
+    slot.finish(drop);
+    return tcp;
+}
+
+void Shard::capture_sent(const TxFrame& frame) const {
+    const auto length = uint32_t(frame.head.size() + frame.payload_len);
+    stats::CaptureSlot slot(uint32_t(ifindex_), stats::Direction::out, length, realtime_ns());
+    slot.add(frame.head.data(), frame.head.size());
+    for (unsigned i = 0; i < frame.payload_count; i++)
+        slot.add(frame.payload[i].iov_base, frame.payload[i].iov_len);
+    slot.finish();
+}
+
 unsigned Shard::poll() {
     if (ring_ == nullptr) return 0;
     if (!InternalThread::is_current())
@@ -69,20 +107,16 @@ unsigned Shard::poll() {
         }
         return 0;
     }
+    full_polls_++;
+    if (n > drained_max_) drained_max_ = n;
     const Instant now = monotonic_now();
     int64_t realtime = 0;
     bool tcp = false;
-    for (unsigned i = 0; i < n; i++) {
-        switch (protocol_of(*batch[i])) {
-            case IPPROTO_TCP:
-            case IPPROTO_ICMP:
-                tcp_->input(std::move(batch[i]), now);
-                tcp = true;
-                break;
-            default:
-                if (realtime == 0) realtime = realtime_ns();
-                udp_input(*udp_, std::move(batch[i]), now, realtime);
-        }
+    if (!stats::capturing()) [[likely]] {
+        for (unsigned i = 0; i < n; i++) tcp |= take_in(std::move(batch[i]), now, realtime);
+    } else {
+        for (unsigned i = 0; i < n; i++)
+            tcp |= take_in_captured(std::move(batch[i]), now, realtime);
     }
     while (UdpEndpoint* endpoint = udp_->fresh.pop_front())
         if (sink_) sink_->udp_ready(*endpoint);

@@ -19,6 +19,7 @@
 #include "stack/ip_id.h"
 #include "stack/udp_input.h"
 #include "stack/udp_output.h"
+#include "stats/capture.h"
 
 namespace vma {
 
@@ -60,8 +61,16 @@ class Shard {
     unsigned poll();
     // The same for a thread that waits: false at once when another thread is at it, or nothing came.
     bool progress();
-    // [lease] How often poll() has found nothing.
+    // [lease] How often poll() has found nothing, and frames; and the most at once.
     uint64_t empty_polls() const { return empty_polls_; }
+    uint64_t full_polls() const { return full_polls_; }
+    unsigned drained_max() const { return drained_max_; }
+    // [lease] Frames that wait in the ring, in whatever it counts in.
+    uint64_t backlog() const {
+        if (ring_ == nullptr) return 0;
+        const RingBacklog there = ring_->backlog();
+        return there.end - there.at;
+    }
     // [lease] What has arrived by now; what comes meanwhile, a flood perhaps, waits for the next.
     void drain();
     // Takes what is there, several batches; for the internal thread.
@@ -70,7 +79,10 @@ class Shard {
     // [lease] 0, or the errno of the refused frame.
     int send(const TxFrame& frame) {
         int why = 0;
-        return ring_ && ring_->send({&frame, 1}, &why) == 1 ? 0 : why ? why : ENETDOWN;
+        if (ring_ == nullptr || ring_->send({&frame, 1}, &why) != 1) return why ? why : ENETDOWN;
+        if (stats::capturing()) [[unlikely]]
+            capture_sent(frame);
+        return 0;
     }
     // [lease] As Ring::has_room.
     bool has_room(const FlowKey& key) const { return ring_ == nullptr || ring_->has_room(key); }
@@ -140,6 +152,9 @@ class Shard {
 
   private:
     Shard() = default;
+    bool take_in(Packet frame, Instant now, int64_t& realtime);
+    bool take_in_captured(Packet frame, Instant now, int64_t& realtime);
+    void capture_sent(const TxFrame& frame) const;
     static void* demux_take(void* owner, size_t bytes) {
         return static_cast<Arena*>(owner)->allocate(bytes);
     }
@@ -169,7 +184,9 @@ class Shard {
     std::atomic<uint64_t> polls_{0};  // by threads of the program
     uint64_t polls_seen_ = 0;         // internal thread only, as the next
     Instant polled_at_{};             // when it saw that the program had polled
-    uint64_t empty_polls_ = 0;        // [lease]
+    uint64_t empty_polls_ = 0;        // [lease], as the next two
+    uint64_t full_polls_ = 0;
+    unsigned drained_max_ = 0;
     std::atomic<int64_t> deadline_ns_{Instant::never().ns};
 };
 

@@ -49,6 +49,7 @@ void Epoll::destroy(Epoll* epoll) {
         epoll->take_down(item);
     }
     forget_member(*epoll);
+    stats::remove_wait(epoll->row_);
     g_epolls.give(epoll);
 }
 
@@ -442,7 +443,7 @@ class EpollTarget final : public WaitTarget {
     bool ready(bool slept) override {
         // Kernel members are looked at in every kKernelEvery-th turn, at once after a sleep that they ended, and whenever
         // something of ours is ready: neither side starves the other.
-        count_ = epoll_.collect(out_, max_);
+        count_ = ours_ = epoll_.collect(out_, max_);
         if (count_ < 0) return true;
         const bool look =
             epoll_.has_kernel_members() && (count_ != 0 || !looked_ || turn_ % kKernelEvery == 0 ||
@@ -465,10 +466,18 @@ class EpollTarget final : public WaitTarget {
         // Always: a member may turn into a kernel one while we sleep.
         return {&kernel_, 1};
     }
-    Outcome answer() const { return count_ < 0 ? Outcome::error(-count_) : Outcome::value(count_); }
+    Outcome answer(ReadyCounts& counts) const {
+        if (count_ < 0) {
+            counts.failed();
+            return Outcome::error(-count_);
+        }
+        if (count_ > 0) counts.found(uint64_t(ours_), uint64_t(count_ - ours_));
+        return Outcome::value(count_);
+    }
 
   private:
     int count_ = 0;  // of events; or -EFAULT
+    int ours_ = 0;   // of these, of members here
     static constexpr unsigned kKernelEvery = 32;
     Epoll& epoll_;
     epoll_event* out_;
@@ -504,17 +513,22 @@ Outcome Epoll::wait(int epfd, epoll_event* out, int max, const timespec* timeout
         for (Shard* shard : target.shards()) shard->progress();
         TwinEvents::drain();
         target.ready(true);
-        return target.answer();
+        return target.answer(ready_counts_);
     }
     switch (wait_until(target, governor_, limits)) {
         case WaitEnd::ready:
-            return target.answer();
+            return target.answer(ready_counts_);
         case WaitEnd::timeout:
             return Outcome::value(0);
         case WaitEnd::interrupted:
             break;
     }
+    ready_counts_.failed();
     return Outcome::error(EINTR);
+}
+
+void Epoll::publish_counts() {
+    stats::set_wait(row_, {stats::WaitKind::epoll, fd()}, wait_numbers(governor_, ready_counts_));
 }
 
 }  // namespace vma::sock

@@ -10,10 +10,12 @@
 #include <cstdint>
 
 #include "base/list.h"
+#include "base/log.h"
 #include "base/spin_lock.h"
 #include "sock/api.h"
 #include "sock/pollable.h"
 #include "sock/wait.h"
+#include "stats/publisher.h"
 
 namespace vma::sock {
 
@@ -100,6 +102,8 @@ class Epoll final : public Pollable {
     void kernel_member_added() { has_kernel_members_.store(true, std::memory_order_relaxed); }
     bool has_kernel_members() const { return has_kernel_members_.load(std::memory_order_relaxed); }
     bool has_members() const { return member_count_.load(std::memory_order_relaxed) != 0; }
+    void publish_counts();   // for viewers
+    void dump(LogLevel at);  // its state into the log
     void set_fd(int fd) { fd_.store(fd, std::memory_order_relaxed); }
     int fd() const { return fd_.load(std::memory_order_relaxed); }
     void descriptor_closed(
@@ -129,6 +133,8 @@ class Epoll final : public Pollable {
     std::atomic<bool> has_kernel_members_{false};
     std::atomic<int> fd_{-1};
     SpinGovernor governor_;
+    ReadyCounts ready_counts_;
+    stats::RowHandle row_;
 };
 
 void epoll_forget_in_child();  // locks of the record stores may be held by threads that do not exist in the child

@@ -101,7 +101,7 @@ class PollSet final : public WaitTarget {
         // A member that was handed back meanwhile is the kernel's to watch. Not while hooks of ours are in its list: until
         // then (may_sleep) it counts for nothing.
         if (!watched_) follow_moved();
-        count = 0;
+        count = of_kernel = 0;
         for (nfds_t i = 0; i < n_; i++) {
             fds_[i].revents = 0;
             if (Pollable* member = members_.data()[i]; member && !(watched_ && moved(member))) {
@@ -124,7 +124,10 @@ class PollSet final : public WaitTarget {
             for (size_t k = 0; k < kernel_count_; k++)
                 if (kernel_.data()[k].revents && !left_kernel(kernel_index_.data()[k])) {
                     pollfd& out = fds_[kernel_index_.data()[k]];
-                    if (out.revents == 0) count++;
+                    if (out.revents == 0) {
+                        count++;
+                        of_kernel++;
+                    }
                     out.revents = short(out.revents | kernel_.data()[k].revents);
                 }
         return count != 0;
@@ -158,6 +161,7 @@ class PollSet final : public WaitTarget {
     std::span<pollfd> kernel_fds() override { return {kernel_.data(), kernel_count_}; }
 
     int count = 0;
+    int of_kernel = 0;  // of `count`, descriptors that only the kernel reports
 
   private:
     struct Held {
@@ -232,10 +236,20 @@ class PollSet final : public WaitTarget {
     Scratch<nfds_t, 32> kernel_index_;
 };
 
-SpinGovernor g_governor;
+// The waiting place of all poll calls of the process, and that of all select calls.
+struct Place {
+    SpinGovernor governor;
+    ReadyCounts counts;
+    stats::RowHandle row;
+};
+Place g_poll, g_select;
+
+void publish(Place& place, stats::WaitKind kind) {
+    stats::set_wait(place.row, {kind, -1}, wait_numbers(place.governor, place.counts));
+}
 
 // Returns like poll: count, or -EINTR. `set` is built and has members of ours.
-int wait_on(PollSet& set, const timespec* timeout, const sigset_t* mask) {
+int wait_in(Place& place, PollSet& set, const timespec* timeout, const sigset_t* mask) {
     for (Shard* shard : Context::shards()) shard->progress();
     TwinEvents::drain();
     if (timeout && timeout->tv_sec == 0 && timeout->tv_nsec == 0) {
@@ -250,7 +264,7 @@ int wait_on(PollSet& set, const timespec* timeout, const sigset_t* mask) {
     if (timeout)
         limits.deadline =
             monotonic_now() + Duration{timeout->tv_sec * 1000000000 + timeout->tv_nsec};
-    switch (wait_until(set, g_governor, limits)) {
+    switch (wait_until(set, place.governor, limits)) {
         case WaitEnd::ready:
             return set.count;
         case WaitEnd::timeout:
@@ -259,6 +273,16 @@ int wait_on(PollSet& set, const timespec* timeout, const sigset_t* mask) {
             break;
     }
     return -EINTR;
+}
+
+// The same, counted.
+int wait_on(Place& place, PollSet& set, const timespec* timeout, const sigset_t* mask) {
+    const int result = wait_in(place, set, timeout, mask);
+    if (result > 0)
+        place.counts.found(uint64_t(result - set.of_kernel), uint64_t(set.of_kernel));
+    else if (result < 0)
+        place.counts.failed();
+    return result;
 }
 
 }  // namespace
@@ -272,7 +296,7 @@ Outcome poll_mixed(pollfd* fds, nfds_t n, const timespec* timeout, const sigset_
     PollSet set(fds, n);
     if (!set.build()) return Outcome::error(ENOMEM);
     if (!set.ours()) return Outcome::kernel();
-    const int result = wait_on(set, timeout, mask);
+    const int result = wait_on(g_poll, set, timeout, mask);
     return result < 0 ? Outcome::error(-result) : Outcome::value(result);
 }
 
@@ -309,7 +333,7 @@ Outcome select_mixed(int nfds, fd_set* read, fd_set* write, fd_set* except, time
     if (!set.build()) return Outcome::error(ENOMEM);
     if (!set.ours()) return Outcome::kernel();
     const Instant start = monotonic_now();
-    const int result = wait_on(set, timeout, mask);
+    const int result = wait_on(g_select, set, timeout, mask);
     if (timeout) {
         const Duration left =
             Duration{timeout->tv_sec * 1000000000 + timeout->tv_nsec} - (monotonic_now() - start);
@@ -334,6 +358,11 @@ Outcome select_mixed(int nfds, fd_set* read, fd_set* write, fd_set* except, time
         set_bit(except, p.fd, (p.events & POLLPRI) && (p.revents & POLLPRI));
     }
     return Outcome::value(bits);
+}
+
+void poll_publish_counts() {
+    publish(g_poll, stats::WaitKind::poll);
+    publish(g_select, stats::WaitKind::select);
 }
 
 }  // namespace vma::sock

@@ -14,4 +14,6 @@ Outcome poll_mixed(pollfd* fds, nfds_t n, const timespec* timeout, const sigset_
 Outcome select_mixed(int nfds, fd_set* read, fd_set* write, fd_set* except, timespec* timeout,
                      const sigset_t* mask);
 
+void poll_publish_counts();  // for viewers; internal thread
+
 }  // namespace vma::sock

@@ -128,7 +128,9 @@ bool start(bool secure) {
     cross_start();
     Runtime::set_tick(tick);
     broker_configure();
-    return FdTable::start();
+    const bool started = FdTable::start();
+    stats::set_descriptors(fd_slots.size.load(std::memory_order_relaxed));
+    return started;
 }
 
 void io_uring_seen() {
@@ -212,6 +214,7 @@ void exit_prepare() {
         // What was written and not acknowledged still goes out: connections move into the kernel, which sees them through.
         // Those that cannot (no capability) are closed here and waited for.
         for_each_own_socket([](Socket& socket, int) {
+            socket.tell_what_it_did();
             if (socket.kind == ObjectKind::tcp && socket.state() == SocketState::offloaded &&
                 !socket.hand_back(Reason::exiting))
                 socket.teardown();
@@ -224,6 +227,7 @@ void exit_prepare() {
         tcp_drain_orphans(Duration::seconds(60));
         Runtime::stop();
     }
+    stats_end();
     stats::withdraw(true);
 }
 

@@ -10,8 +10,11 @@
 #include <new>
 
 #include "base/ip_addr.h"
+#include "base/log.h"
+#include "base/probe.h"
 #include "base/reason.h"
 #include "sock/api.h"
+#include "sock/latency.h"
 #include "sock/pollable.h"
 #include "sock/wait.h"
 #include "stats/layout.h"
@@ -30,7 +33,6 @@ struct SocketCounters {
     std::atomic<uint64_t> rx_os_packets{0}, rx_os_bytes{0};
     std::atomic<uint64_t> tx_packets{0}, tx_bytes{0}, tx_eagain{0}, tx_errors{0};
     std::atomic<uint64_t> tx_os_packets{0}, tx_os_bytes{0};
-    std::atomic<uint64_t> poll_hit{0}, poll_miss{0};
     static void add(std::atomic<uint64_t>& counter, uint64_t n) {
         counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
     }
@@ -53,6 +55,7 @@ class Socket : public Pollable {
     const int domain, type, protocol;
     const uint32_t generation;  // of the record: tells a recycled one from the one an event was for
     SocketCounters counters;
+    LatencySwitch latency;
 
     SocketState state() const { return state_.load(std::memory_order_acquire); }
     Reason reason() const { return reason_.load(std::memory_order_relaxed); }
@@ -74,6 +77,20 @@ class Socket : public Pollable {
     Duration receive_timeout() const {
         return {rcvtimeo_ns_.load(std::memory_order_relaxed)};
     }  // 0: none
+    // For viewers: state, counters and queue.
+    struct Shown {
+        stats::SocketIdentity id;
+        stats::SocketNumbers numbers;
+        stats::TcpNumbers tcp;
+    };
+    virtual Shown show() = 0;
+    // The same into the statistics page.
+    virtual void publish_all() = 0;
+    // State for a human reader into the log: lines that begin with two spaces.
+    virtual void dump(LogLevel at) = 0;
+    // The process ends with the socket open: see stats_closed(), which has each socket once.
+    void tell_what_it_did();
+    bool told = false;  // [control_] that was done
     // Called when the last descriptor is closed: everything of it in shards goes.
     virtual void teardown() = 0;
     // From now on the kernel's: mid-stream, nothing lost. False: not possible now, the socket stays here (a log line says why).

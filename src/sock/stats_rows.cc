@@ -12,9 +12,12 @@
 #include "engine/runtime.h"
 #include "engine/shm_peers.h"
 #include "engine/tcp_defaults.h"
-#include "sock/tcp_socket.h"
-#include "sock/udp_socket.h"
+#include "sock/epoll.h"
+#include "sock/poll_select.h"
+#include "sock/socket.h"
+#include "sock/stats_requests.h"
 #include "sock/walk.h"
+#include "stats/capture.h"
 #include "stats/publisher.h"
 
 namespace vma::sock {
@@ -57,30 +60,60 @@ stats::RingIdentity identity_of(const Shard& shard) {
     return id;
 }
 
+// [lease]
+stats::RingNumbers numbers_of(Shard& shard) {
+    stats::RingNumbers n;
+    const RingCounters c = shard.ring_counters();
+    n.rx_frames = c.rx_frames;
+    n.rx_bytes = c.rx_bytes;
+    n.tx_frames = c.tx_frames;
+    n.tx_bytes = c.tx_bytes;
+    n.rx_dropped = c.rx_dropped;
+    n.tx_refused = c.tx_refused;
+    n.wakeups = c.wakeups;
+    n.polls = shard.full_polls();
+    n.empty_polls = shard.empty_polls();
+    n.drained_max = shard.drained_max();
+    n.backlog = shard.backlog();
+    const PoolCounters& pool = shard.pool().counters();
+    n.pool_in_use = pool.in_use;
+    n.pool_free = pool.free;
+    n.pool_bytes = pool.bytes_in_use;
+    n.pool_high_water = pool.high_water;
+    n.pool_refused = pool.failed_takes;
+    n.arena_bytes = shard.arena().in_use();
+    n.arena_limit = shard.arena().reserved();
+    n.tcp_memory = shard.tcp().memory().bytes_out();
+    n.tcp_refused = shard.tcp().memory().refused();
+    const TcpEngineCounters& tcp = shard.tcp().counters();
+    n.tcp_segments_in = tcp.segments_in;
+    n.tcp_segments_out = tcp.segments_out;
+    n.tcp_resets = tcp.resets_sent;
+    n.tcp_frames_refused = tcp.frames_refused;
+    n.tcp_connections = tcp.connections;
+    n.tcp_half_open = tcp.half_open;
+    n.tcp_time_wait = tcp.time_wait;
+    n.tcp_listeners = tcp.listeners;
+    return n;
+}
+
 void publish_rings() {
     stats_show_rings();
     const auto shards = Runtime::shards();
     for (unsigned i = 0; i < shards.size(); i++) {
         Shard& shard = *shards[i];
         stats::RingIdentity id = identity_of(shard);
-        RingCounters c;
+        stats::RingNumbers n;
         DropCounters drops;
-        uint64_t memory, refused;
         {
             LeaseGuard guard(shard.lease());
             id.open = shard.open();
-            c = shard.ring_counters();
+            n = numbers_of(shard);
             drops = shard.drops();
             const DropCounters& tcp_drops = shard.tcp().drops();
             for (unsigned k = 0; k < unsigned(DropReason::count); k++) drops.n[k] += tcp_drops.n[k];
-            memory = shard.tcp().memory().bytes_out();
-            refused = shard.tcp().memory().refused();
         }
-        const stats::RingNumbers n{c.rx_frames,  c.rx_bytes,
-                                   c.tx_frames,  c.tx_bytes,
-                                   c.rx_dropped, c.tx_refused,
-                                   c.wakeups,    memory,
-                                   refused,      tcp_budget(Runtime::options()).pressures()};
+        n.tcp_pressed = tcp_budget(Runtime::options()).pressures();
         stats::set_ring(i, id, n, drops);
     }
 }
@@ -88,11 +121,17 @@ void publish_rings() {
 void publish_sockets() {
     for_each_own_socket([](Socket& socket, int fd) {
         // Once, not for each of its duplicates.
-        if (socket.fd() != fd) return;
-        if (socket.kind == ObjectKind::udp)
-            static_cast<UdpSocket&>(socket).publish_all();
-        else
-            static_cast<TcpSocket&>(socket).publish_all();
+        if (socket.fd() == fd) socket.publish_all();
+    });
+}
+
+void publish_waits() {
+    poll_publish_counts();
+    for_each_object([](Object& object, int fd) {
+        if (object.kind != ObjectKind::epoll || object.inherited.load(std::memory_order_acquire))
+            return;
+        auto& epoll = static_cast<Epoll&>(static_cast<Pollable&>(object));
+        if (epoll.fd() == fd) epoll.publish_counts();
     });
 }
 
@@ -136,10 +175,12 @@ void stats_show_rings() {
 }
 
 void stats_tick() {
+    stats_requests();
     const Instant now = monotonic_now();
     if (!stats::due(now)) return;
     publish_rings();
     publish_sockets();
+    publish_waits();
     stats::published(now);
 }
 
@@ -166,14 +207,15 @@ stats::SocketNumbers SocketCounters::snapshot() const {
     n.tx_errors = get(tx_errors);
     n.tx_os_packets = get(tx_os_packets);
     n.tx_os_bytes = get(tx_os_bytes);
-    n.poll_hit = get(poll_hit);
-    n.poll_miss = get(poll_miss);
     return n;
 }
 
 void stats_forget_in_child() {
     new (&g_lock) SpinLock;
     new (&g_rings_lock) SpinLock;
+    latency_forget_in_child();
+    stats_file_forget_in_child();
+    stats::capture_forget_in_child();
     g_rings_shown.store(0, std::memory_order_relaxed);
     stats::forget_in_child();
 }

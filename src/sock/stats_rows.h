@@ -25,4 +25,11 @@ void stats_tick();
 void stats_republish();
 void stats_forget_in_child();
 
+class Socket;
+// The program has closed `socket`, whose control lock is held: its numbers into VMA_STATS_FILE, and into the log at debug.
+void stats_closed(Socket& socket);
+void stats_file_forget_in_child();
+// The process ends: the last line of VMA_STATS_FILE.
+void stats_end();
+
 }  // namespace vma::sock

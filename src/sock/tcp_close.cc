@@ -11,6 +11,7 @@
 #include "sock/condition_target.h"
 #include "sock/context.h"
 #include "sock/fork.h"
+#include "sock/stats_rows.h"
 #include "sock/tcp_socket.h"
 
 namespace vma::sock {
@@ -155,6 +156,7 @@ void TcpSocket::linger() {
 void TcpSocket::teardown() {
     std::lock_guard guard(control_);
     if (inherited.load(std::memory_order_relaxed)) return;
+    stats_closed(*this);
     end_connection();
     give_share();
 }

@@ -109,6 +109,7 @@ class TcpTransfer final : public WaitTarget {
         size_t wanted, done = 0;
         bool cork = false;
         size_t by_syn = 0;  // of `done`, carried by the SYN: nothing until the connection is there
+        Instant called;     // while latencies are asked for
     };
     Receive* receive = nullptr;
     Send* send = nullptr;
@@ -193,6 +194,9 @@ class TcpTransfer final : public WaitTarget {
         Receive& r = *receive;
         SocketCounters::add(socket_.counters.rx_packets, 1);
         SocketCounters::add(socket_.counters.rx_bytes, r.done);
+        if (LatencyProbe* probe = socket_.latency.probe(); probe && !(r.flags & MSG_PEEK))
+            [[unlikely]]
+            probe->received(tcb().ack.last_data);
         outcome = Outcome::value(long(r.done));
         return true;
     }
@@ -246,6 +250,8 @@ class TcpTransfer final : public WaitTarget {
         Send& s = *send;
         SocketCounters::add(socket_.counters.tx_packets, 1);
         SocketCounters::add(socket_.counters.tx_bytes, s.done);
+        if (LatencyProbe* probe = socket_.latency.probe(); probe && s.called.ns != 0) [[unlikely]]
+            probe->sent(s.called);
         outcome = Outcome::value(long(s.done));
         return true;
     }
@@ -426,12 +432,14 @@ Outcome TcpSocket::send(int fd, const msghdr* msg, int flags) {
     if (msg->msg_controllen && msg->msg_control && !good_controls(*msg))
         return Outcome::error(EINVAL);
     TcpTransfer transfer(*this);
-    TcpTransfer::Send s{IovCursor(*msg), flags, wanted};
+    TcpTransfer::Send s{IovCursor(*msg), flags, wanted, 0, false, 0, {}};
     s.cursor.advance(by_syn);
     s.done = by_syn;
     s.by_syn = by_syn - in_between;
     transfer.send = &s;
     s.cork = (flags & MSG_MORE) || options_.cork;
+    if (latency.probe()) [[unlikely]]
+        s.called = monotonic_now();
     const auto answer = [&] {
         if (transfer.outcome.kind == Outcome::Kind::kernel && s.done > 0)
             return end_in_kernel(fd, s.cursor, s.done, wanted, flags, true);

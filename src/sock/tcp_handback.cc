@@ -74,6 +74,7 @@ bool TcpSocket::hand_back(Reason why) {
         never_adopt();
         return true;
     }
+    VMA_PROBE2(hand_back, fd(), unsigned(why));
     switch (phase_.load(std::memory_order_relaxed)) {
         case Phase::fresh:
         case Phase::kernel_listener:

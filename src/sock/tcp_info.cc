@@ -42,6 +42,20 @@ uint16_t to_u16(uint32_t n) { return uint16_t(std::min<uint32_t>(n, 65535)); }
 
 }  // namespace
 
+const char* congestion_control_name(tcp::CcKind kind) {
+    switch (kind) {
+        case tcp::CcKind::newreno:
+            return "reno";
+        case tcp::CcKind::cubic:
+            return "cubic";
+        case tcp::CcKind::bbr:
+            return "bbr";
+        case tcp::CcKind::none:
+            break;
+    }
+    return "none";
+}
+
 LinuxTcpInfo tcp_info_of(const tcp::Tcb& t, Instant now) {
     const tcp::Numbers n = tcp::numbers(t, now);
     LinuxTcpInfo i{};

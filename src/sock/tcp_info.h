@@ -32,6 +32,9 @@ static_assert(offsetof(LinuxTcpInfo, total_retrans) == 100 &&
               offsetof(LinuxTcpInfo, delivery_rate) == 160 &&
               offsetof(LinuxTcpInfo, snd_wnd) == 228 && sizeof(LinuxTcpInfo) == 248);
 
+const char* congestion_control_name(
+    tcp::CcKind kind);  // as TCP_CONGESTION has it: "reno", "cubic" ...
+
 LinuxTcpInfo tcp_info_of(const tcp::Tcb& t, Instant now);
 
 // struct tcp_bbr_info; Linux has none for cubic and reno.

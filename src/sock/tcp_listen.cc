@@ -245,6 +245,8 @@ TcpSocket* TcpSocket::accept_from_ring(int, int flags, int* new_fd, int* error) 
             sys::close(fd);
             continue;
         }
+        VMA_PROBE4(accept, fd, &socket->connection_->tcb, socket->remote_.addr.v4_host(),
+                   socket->remote_.port);
         *new_fd = fd;
         return socket;
     }

@@ -382,10 +382,7 @@ Outcome TcpSocket::get_option(int fd, int level, int name, void* value, socklen_
             return put_int(t.snd.mss, value, len);
         case TCP_CONGESTION: {
             char text[16] = {};
-            std::strcpy(text, t.cfg.cc == tcp::CcKind::newreno ? "reno"
-                              : t.cfg.cc == tcp::CcKind::cubic ? "cubic"
-                              : t.cfg.cc == tcp::CcKind::bbr   ? "bbr"
-                                                               : "none");
+            std::strcpy(text, congestion_control_name(t.cfg.cc));
             return put(text, sizeof text, value, len);
         }
         default:

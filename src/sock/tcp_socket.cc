@@ -48,6 +48,7 @@ void TcpSocket::destroy(TcpSocket* socket) {
     Epoll::forget_member(*socket);
     stats::remove_socket(socket->row_);
     socket->cross_twin_.reset();
+    socket->latency.forget();
     if (Handover* const handover = socket->handed_over()) Handover::destroy(handover);
     if (socket->steered_ != nullptr) g_flows_slab.give(socket->steered_);
     g_slab.give(socket);

@@ -146,7 +146,9 @@ class TcpSocket final : public Socket {
     Endpoint local() const { return local_; }
     Endpoint remote() const { return remote_; }
     const char* state_text() const;
-    void publish_all();  // for viewers: state, counters and queues into the statistics page
+    Shown show() override;
+    void publish_all() override;
+    void dump(LogLevel at) override;
 
   private:
     friend class TcpTransfer;
@@ -202,8 +204,8 @@ class TcpSocket final : public Socket {
     int take_error();  // so_error, once
     TcpSocket* accept_from_ring(int fd, int flags, int* new_fd, int* error);
     bool kernel_listener_readable(int fd);
+    stats::SocketIdentity identity() const;
     void publish_state();
-    void publish_state(uint16_t tcp_state);
 
     Reason cross_wanted();
     bool cross_begin(Cross how);

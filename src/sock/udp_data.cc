@@ -99,6 +99,8 @@ class UdpReceive final : public WaitTarget {
         if (!(flags_ & MSG_PEEK)) {
             SocketCounters::add(socket_.counters.rx_packets, 1);
             SocketCounters::add(socket_.counters.rx_bytes, datagram.payload.size());
+            if (LatencyProbe* probe = socket_.latency.probe()) [[unlikely]]
+                probe->received(datagram.info->arrival);
             presence.endpoint->consume();
             if (!presence.endpoint->readable()) {
                 const auto bit = uint32_t(1) << (&presence - socket_.presences_.data());
@@ -430,6 +432,8 @@ Outcome UdpSocket::send(int fd, const msghdr* msg, int flags, SendCall) {
     }
     size_t length;
     if (!total_length(*msg, length)) return Outcome::error(EINVAL);
+    LatencyProbe* const probe = latency.probe();
+    const Instant called = probe ? monotonic_now() : Instant{};
     const Destination d = destination(fd, to);
     if (d.shard == nullptr) return send_by_twin(fd, msg, flags);
     // Copies for members on this host are the kernel's to make: it knows them all.
@@ -447,6 +451,8 @@ Outcome UdpSocket::send(int fd, const msghdr* msg, int flags, SendCall) {
     }
     SocketCounters::add(counters.tx_packets, 1);
     SocketCounters::add(counters.tx_bytes, length);
+    if (probe) [[unlikely]]
+        probe->sent(called);
     return sent;
 }
 

@@ -71,6 +71,7 @@ bool UdpSocket::hand_back(Reason why) {
     std::lock_guard guard(control_);
     if (state() == SocketState::undecided) become_kernel(why);
     if (state() == SocketState::kernel || handed_back_.exchange(true)) return true;
+    VMA_PROBE2(hand_back, fd(), unsigned(why));
     kernel_send_.store(true, std::memory_order_release);
     reason_.store(why, std::memory_order_relaxed);
     leave_shards();

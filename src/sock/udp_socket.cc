@@ -1,5 +1,6 @@
 // Control path of a UDP socket: who serves it, and the flows that follow from it.
 #include "sock/udp_socket.h"
+#include "sock/stats_rows.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -45,6 +46,7 @@ void UdpSocket::destroy(UdpSocket* socket) {
     Epoll::forget_member(*socket);
     stats::remove_socket(socket->row_);
     std::vector<Membership>().swap(socket->memberships_);  // the record is used again as it is
+    socket->latency.forget();
     g_slab.give(socket);
 }
 
@@ -360,6 +362,7 @@ void UdpSocket::decide_receive(int fd) {
 void UdpSocket::teardown() {
     std::lock_guard guard(control_);
     if (inherited.load(std::memory_order_relaxed)) return;
+    stats_closed(*this);
     leave_shards();
     // A child may hold the descriptor: what is queued is its to read.
     if (const ShareRecord* record = share(); record && record->forks != forks_so_far())

@@ -60,8 +60,11 @@ class UdpSocket final : public Socket {
     void ring_ready(
         const UdpEndpoint& endpoint);  // [lease of its shard] something was queued in it
 
-    // For viewers: state, counters and queue into the statistics page.
-    void publish_all();
+    Shown show() override;
+    void list_memberships(
+        stats::Listing<stats::MembershipRow>& out);  // one row for each source asked for
+    void publish_all() override;
+    void dump(LogLevel at) override;
     const char* ring_kind() const;
     Endpoint local() const { return local_; }
     Endpoint remote() const { return remote_; }
@@ -141,6 +144,7 @@ class UdpSocket final : public Socket {
     void finish_hand_back_if_drained();
     void move_queue_to_twin();
     void read_names(int fd);
+    stats::SocketIdentity identity() const;
     void publish_state();
 
     Destination destination(int fd, const Endpoint& to);

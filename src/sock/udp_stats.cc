@@ -7,7 +7,7 @@
 namespace vma::sock {
 
 // control_ held.
-void UdpSocket::publish_state() {
+stats::SocketIdentity UdpSocket::identity() const {
     stats::SocketIdentity id;
     id.fd = fd();
     id.domain = uint16_t(domain);
@@ -27,17 +27,50 @@ void UdpSocket::publish_state() {
                 std::find(shards.begin(), shards.end(), presences_[i].shard) - shards.begin();
             if (presences_[i].in_demux && place < 64) id.rings |= uint64_t(1) << place;
         }
-        stats_show_rings();
     }
     id.local = stats::to_address(local_);
     id.remote = stats::to_address(remote_);
-    stats::set_socket(row_, id);
+    return id;
+}
+
+// control_ held.
+void UdpSocket::publish_state() {
+    stats_show_rings();
+    stats::set_socket(row_, identity());
 }
 
 void UdpSocket::publish_all() {
     std::lock_guard guard(control_);
-    publish_state();
-    stats::SocketNumbers n = counters.snapshot();
+    const Shown shown = show();
+    stats_show_rings();
+    stats::set_socket(row_, shown.id);
+    stats::set_numbers(row_, shown.numbers);
+}
+
+void UdpSocket::list_memberships(stats::Listing<stats::MembershipRow>& out) {
+    std::lock_guard guard(control_);
+    for (const Membership& m : memberships_) {
+        if (!m.member) continue;
+        stats::MembershipRow row;
+        row.fd = fd();
+        row.ifindex = uint32_t(m.ifindex);
+        row.group = stats::to_address({m.group, 0});
+        if (m.exclude) out.add(row);
+        for (const uint32_t source : m.sources) {
+            if (m.exclude) break;
+            row.source = stats::to_address({IpAddr::v4(source), 0});
+            out.add(row);
+        }
+    }
+}
+
+// control_ held.
+Socket::Shown UdpSocket::show() {
+    Shown shown{identity(), counters.snapshot(), {}};
+    stats::SocketNumbers& n = shown.numbers;
+    const SpinGovernor::Counts waits = governor_.counts();
+    n.poll_hit = waits.hits;
+    n.poll_miss = waits.misses;
     const unsigned count = presence_count_.load(std::memory_order_acquire);
     for (unsigned i = 0; i < count; i++) {
         LeaseGuard lease(presences_[i].shard->lease());
@@ -46,9 +79,11 @@ void UdpSocket::publish_all() {
         n.rx_queue_bytes += e.charged();
         n.rx_queue_limit += e.receive_limit();
         n.rx_queue_packets_max = std::max<uint64_t>(n.rx_queue_packets_max, e.counters.queued_max);
+        n.rx_queue_bytes_max = std::max<uint64_t>(n.rx_queue_bytes_max, e.counters.charged_max);
         n.rx_dropped_full += e.counters.dropped_full;
+        n.rx_dropped_bytes += e.counters.dropped_full_bytes;
     }
-    stats::set_numbers(row_, n);
+    return shown;
 }
 
 }  // namespace vma::sock

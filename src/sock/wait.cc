@@ -104,10 +104,35 @@ Duration SpinGovernor::budget(Duration bound, bool adaptive) {
     return calls_ % 16 == 0 ? bound / 8 : Duration{};
 }
 
-void SpinGovernor::learn(Duration waited, bool) {
+void SpinGovernor::learn(Duration waited, Duration spun, WaitEnd end, bool spinning) {
+    if (end == WaitEnd::timeout)
+        add(timeouts_, 1);
+    else if (end == WaitEnd::ready)
+        add(spinning ? hits_ : misses_, 1);
+    add(spun_ns_, uint64_t(spun.ns));
     constexpr int64_t kLongest =
         Duration::millis(2).ns;  // so that a few short waits outweigh a long idle time
     expected_ns_ = (3 * expected_ns_ + std::min(waited.ns, kLongest)) / 4;
+}
+
+SpinGovernor::Counts SpinGovernor::counts() const {
+    const auto get = [](const std::atomic<uint64_t>& counter) {
+        return counter.load(std::memory_order_relaxed);
+    };
+    return {get(hits_), get(misses_), get(timeouts_), get(spun_ns_)};
+}
+
+stats::WaitNumbers wait_numbers(const SpinGovernor& governor, const ReadyCounts& counts) {
+    const SpinGovernor::Counts waits = governor.counts();
+    stats::WaitNumbers n;
+    n.poll_hit = waits.hits;
+    n.poll_miss = waits.misses;
+    n.timeouts = waits.timeouts;
+    n.polling_ns = waits.spun_ns;
+    n.errors = counts.errors.load(std::memory_order_relaxed);
+    n.ready = counts.ours.load(std::memory_order_relaxed);
+    n.os_ready = counts.kernel.load(std::memory_order_relaxed);
+    return n;
 }
 
 Outcome interrupted_call(Duration timeout) {
@@ -125,9 +150,11 @@ WaitEnd wait_until(WaitTarget& target, SpinGovernor& governor, const WaitLimits&
     const Instant spin_end = budget.ns < 0 ? Instant::never() : start + budget;
     Instant next_yield = start + kYieldAfter, next_twins = start;
     bool spinning = budget.ns != 0 && limits.spin_loops != 0;
+    Duration spun{};  // known once it has ended
 
     auto finish = [&](WaitEnd end) {
-        governor.learn(monotonic_now() - start, spinning);
+        const Duration waited = monotonic_now() - start;
+        governor.learn(waited, spinning ? waited : spun, end, spinning);
         return end;
     };
     for (unsigned loop = 1;; loop++) {
@@ -142,8 +169,10 @@ WaitEnd wait_until(WaitTarget& target, SpinGovernor& governor, const WaitLimits&
             now = monotonic_now();
             if (now >= limits.deadline) return finish(WaitEnd::timeout);
             if (spinning &&
-                (now >= spin_end || (limits.spin_loops >= 0 && loop >= limits.spin_loops)))
+                (now >= spin_end || (limits.spin_loops >= 0 && loop >= limits.spin_loops))) {
                 spinning = false;
+                spun = now - start;
+            }
             if (spinning && now >= next_yield) {
                 // The peer, or the thread we wait for, may need this very core.
                 sys::raw(SYS_sched_yield);

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 
@@ -12,26 +13,56 @@
 #include "engine/shard.h"
 #include "sock/api.h"
 #include "sock/watch.h"
+#include "stats/layout.h"
 
 namespace vma::sock {
 
-// Learns whether spinning pays for one waiting place (a socket, an epoll set, the poll calls of a process). Racy updates
-// by several threads are harmless: it is a hint.
+enum class WaitEnd : uint8_t { ready, timeout, interrupted };
+
+// Descriptors that calls which wait for many have found ready, and their errors. Racy as SpinGovernor.
+struct ReadyCounts {
+    std::atomic<uint64_t> ours{0}, kernel{0}, errors{0};
+    void found(uint64_t of_ours, uint64_t of_kernel) {
+        ours.store(ours.load(std::memory_order_relaxed) + of_ours, std::memory_order_relaxed);
+        if (of_kernel)
+            kernel.store(kernel.load(std::memory_order_relaxed) + of_kernel,
+                         std::memory_order_relaxed);
+    }
+    void failed() {
+        errors.store(errors.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    }
+};
+
+// Learns whether spinning pays for one waiting place (a socket, an epoll set, the poll calls of a process), and counts how
+// its waits ended. Racy updates by several threads are harmless: it is a hint.
 class SpinGovernor {
   public:
     // How long to spin now: `configured` < 0 for ever, 0 never, else the bound. `adaptive`: learn within the bound.
     Duration budget(Duration bound, bool adaptive);
     // Is it time to look at the kernel twins before anything else? One wait in 16.
     bool turn_of_twins() { return ++waits_ % 16 == 0; }
-    // The wait lasted `waited`; `spinning`: it ended while spinning.
-    void learn(Duration waited, bool spinning);
+    // The wait lasted `waited`, of which `spun` spinning, and ended by `end`; `spinning`: before it had slept.
+    void learn(Duration waited, Duration spun, WaitEnd end, bool spinning);
+
+    struct Counts {
+        uint64_t hits = 0;    // waits that spinning ended
+        uint64_t misses = 0;  // that gave up and slept
+        uint64_t timeouts = 0;
+        uint64_t spun_ns = 0;
+    };
+    Counts counts() const;
 
   private:
+    static void add(std::atomic<uint64_t>& counter, uint64_t n) {
+        counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+    }
     int64_t expected_ns_ = 0;  // moving average of the waits, 1/4 weight to the newest
     uint32_t calls_ = 0, waits_ = 0;
+    std::atomic<uint64_t> hits_{0}, misses_{0}, timeouts_{0}, spun_ns_{0};
 };
 
-enum class WaitEnd : uint8_t { ready, timeout, interrupted };
+// The counts of a waiting place for viewers.
+stats::WaitNumbers wait_numbers(const SpinGovernor& governor, const ReadyCounts& counts);
 
 // What is waited for.
 class WaitTarget {

@@ -23,7 +23,10 @@ DropReason UdpEndpoint::deliver(Packet packet, const UdpRxInfo& info) {
     uint32_t fits = 0;
     if (charged_ <= receive_limit_)
         fits = std::min(count, (receive_limit_ - charged_) / info.charge + 1);
-    counters.dropped_full += count - fits;
+    if (fits < count) [[unlikely]] {
+        counters.dropped_full += count - fits;
+        counters.dropped_full_bytes += bytes - fits * info.segment_size;
+    }
     if (fits == 0) return DropReason::receive_queue_full;
 
     UdpRxInfo* kept = new (packet->scratch) UdpRxInfo(info);
@@ -33,6 +36,7 @@ DropReason UdpEndpoint::deliver(Packet packet, const UdpRxInfo& info) {
     counters.rx_datagrams += fits;
     counters.rx_bytes += kept->end - kept->next;
     counters.queued_max = std::max(counters.queued_max, queued_);
+    counters.charged_max = std::max(counters.charged_max, charged_);
     queue_.push_back(*packet.detach());
     return DropReason::none;
 }

@@ -53,8 +53,10 @@ struct UdpDatagram {
 struct UdpCounters {
     uint64_t rx_datagrams = 0, rx_bytes = 0;  // queued; payload bytes
     uint64_t dropped_full = 0, dropped_peer = 0;
+    uint64_t dropped_full_bytes = 0;          // payload
     uint64_t tx_datagrams = 0, tx_bytes = 0;  // counted by the sender of the frames
-    uint32_t queued_max = 0;                  // most datagrams waiting at once
+    uint32_t queued_max = 0,
+             charged_max = 0;  // most datagrams waiting at once, and the most they were charged
 };
 
 class UdpEndpoint {

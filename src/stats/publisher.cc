@@ -2,19 +2,21 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "base/log.h"
 #include "base/own_fd.h"
 #include "base/process.h"
 #include "base/spin_lock.h"
 #include "base/sys.h"
+#include "stats/page_file.h"
 
 namespace vma::stats {
 namespace {
@@ -22,6 +24,8 @@ namespace {
 constexpr size_t kPage = 4096;
 constexpr Duration kAnswerGap =
     Duration::millis(10);  // requests closer together than this share an answer
+
+constexpr uint32_t kMostListed = 65536;  // rows of a listing
 
 template <class T>
 void put(T& word, T value, std::memory_order order = std::memory_order_relaxed) {
@@ -34,8 +38,12 @@ struct Table {
     SegmentKind kind;
     uint32_t row_size;
     uint32_t first;
+    bool recycles;  // rows are given back one by one
     uint8_t* base[kSegments] = {};
     unsigned segments = 0;
+    // Free rows as a list of indices, in private memory: the page is not read back.
+    uint32_t* next_free[kSegments] = {};
+    uint32_t free_row = UINT32_MAX;
 
     uint32_t capacity() const { return first * ((1u << segments) - 1); }
     size_t segment_bytes(unsigned s) const {
@@ -44,6 +52,10 @@ struct Table {
     void* row(uint32_t i) const {
         const unsigned s = unsigned(std::bit_width(i / first + 1)) - 1;
         return base[s] + size_t(i - first * ((1u << s) - 1)) * row_size;
+    }
+    uint32_t* free_link(uint32_t i) {
+        const unsigned s = unsigned(std::bit_width(i / first + 1)) - 1;
+        return next_free[s] + (i - first * ((1u << s) - 1));
     }
 };
 
@@ -58,16 +70,25 @@ struct State {
     uint32_t pid = 0;    // whose page it is
     uint32_t epoch = 1;  // of the handles that are good
     uint32_t publishing = 0;
+    uint32_t descriptors = 0;
     OwnFd file;
     uint64_t file_size = 0;
     uint32_t segments = 0;
-    Table sockets{SegmentKind::sockets, sizeof(SocketRow), 64};
-    Table rings{SegmentKind::rings, sizeof(RingRow), 8};
-    // Free socket rows as a list of indices, in private memory: the page is not read back.
-    uint32_t* next_free[Table::kSegments] = {};
-    uint32_t free_row = UINT32_MAX;
-    // Requests of viewers.
-    uint64_t request = 0, reload = 0;
+    Table sockets{SegmentKind::sockets, sizeof(SocketRow), 64, true};
+    Table rings{SegmentKind::rings, sizeof(RingRow), 8, false};
+    Table waits{SegmentKind::waits, sizeof(WaitRow), 32, true};
+    Table latencies{SegmentKind::latencies, sizeof(LatencyRow), 8, false};
+    Table options{SegmentKind::options, sizeof(OptionRow), 64, false};
+    Table routes{SegmentKind::routes, sizeof(RouteRow), 64, false};
+    Table neighbors{SegmentKind::neighbors, sizeof(NeighborRow), 64, false};
+    Table flows{SegmentKind::flows, sizeof(FlowRow), 64, false};
+    Table memberships{SegmentKind::memberships, sizeof(MembershipRow), 64, false};
+    std::array<Table*, 9> tables{&sockets, &rings,     &waits, &latencies,  &options,
+                                 &routes,  &neighbors, &flows, &memberships};
+    // Requests of viewers that were met.
+    uint64_t met[kVerbs] = {};
+    uint64_t zeroing = 0;  // the request for zeroes that this publication meets, 0: none
+    FdRanges zero_fds;
     Instant reader_until, last_published;
 };
 
@@ -78,30 +99,9 @@ State& state() {
     return *made;
 }
 
-uint32_t* free_link(State& s, uint32_t row) {
-    const unsigned segment = unsigned(std::bit_width(row / s.sockets.first + 1)) - 1;
-    return s.next_free[segment] + (row - s.sockets.first * ((1u << segment) - 1));
-}
-
-// Blocks for [offset, offset + n), so that a store into the mapping cannot meet a full disk (SIGBUS). 0 or -errno.
-int reserve(int fd, uint64_t offset, uint64_t n) {
-    rlimit limit{};
-    if (sys::raw(SYS_prlimit64, 0, RLIMIT_FSIZE, 0, sys::ptr(&limit)) == 0 &&
-        offset + n > limit.rlim_cur)
-        return -EFBIG;  // asked before: beyond it the kernel would send SIGXFSZ
-    const long error = sys::raw(SYS_fallocate, fd, 0, long(offset), long(n));
-    if (error != -EOPNOTSUPP) return int(error);
-    static constexpr char zeros[kPage] = {};
-    for (uint64_t at = offset; at < offset + n; at += sizeof zeros) {
-        const long written = sys::raw(SYS_pwrite64, fd, sys::ptr(zeros), sizeof zeros, long(at));
-        if (written != long(sizeof zeros)) return written < 0 ? int(written) : -ENOSPC;
-    }
-    return 0;
-}
-
 // Maps n more bytes at the end of the file. Null and *error.
 void* append(State& s, size_t n, int* error) {
-    *error = reserve(s.file.fd(), s.file_size, n);
+    *error = reserve_blocks(s.file.fd(), s.file_size, n);
     if (*error) return nullptr;
     void* memory =
         sys::mmap(nullptr, n, PROT_READ | PROT_WRITE, MAP_SHARED, s.file.fd(), off_t(s.file_size));
@@ -118,28 +118,25 @@ bool grow(State& s, Table& table) {
     if (table.segments == Table::kSegments || count == kMaxSegments) return false;
     const unsigned segment = table.segments;
     const uint32_t rows = table.first << segment;
-    if (table.kind == SegmentKind::sockets) {
+    if (table.recycles) {
         void* links = sys::mmap(nullptr, rows * sizeof(uint32_t), PROT_READ | PROT_WRITE,
                                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (sys::failed(links)) return false;
-        s.next_free[segment] = static_cast<uint32_t*>(links);
+        table.next_free[segment] = static_cast<uint32_t*>(links);
     }
     const uint64_t offset = s.file_size;
     int error = 0;
     void* memory = append(s, table.segment_bytes(segment), &error);
     if (memory == nullptr) {
-        if (table.kind == SegmentKind::sockets)
-            sys::munmap(s.next_free[segment], rows * sizeof(uint32_t));
+        if (table.recycles) sys::munmap(table.next_free[segment], rows * sizeof(uint32_t));
         return false;
     }
     table.base[segment] = static_cast<uint8_t*>(memory);
     const uint32_t from = table.capacity();
     table.segments++;
-    if (table.kind == SegmentKind::sockets) {
-        for (uint32_t i = rows; i-- > 0;) {
-            *free_link(s, from + i) = s.free_row;
-            s.free_row = from + i;
-        }
+    for (uint32_t i = table.recycles ? rows : 0; i-- > 0;) {
+        *table.free_link(from + i) = table.free_row;
+        table.free_row = from + i;
     }
     s.header->segments[count] = {table.kind, table.row_size, offset, rows};
     s.segments = count + 1;
@@ -149,21 +146,22 @@ bool grow(State& s, Table& table) {
 
 void unmap(State& s) {
     if (s.header == nullptr) return;
-    for (Table* table : {&s.sockets, &s.rings}) {
-        for (unsigned i = 0; i < table->segments; i++)
+    for (Table* table : s.tables) {
+        for (unsigned i = 0; i < table->segments; i++) {
             sys::munmap(table->base[i], table->segment_bytes(i));
-        if (table->kind == SegmentKind::sockets)
-            for (unsigned i = 0; i < table->segments; i++)
-                sys::munmap(s.next_free[i], (size_t(table->first) << i) * sizeof(uint32_t));
+            if (table->recycles)
+                sys::munmap(table->next_free[i], (size_t(table->first) << i) * sizeof(uint32_t));
+        }
         table->segments = 0;
+        table->free_row = UINT32_MAX;
     }
     sys::munmap(s.header, kFirstSegment);
     s.header = nullptr;
     s.file.reset();
     s.file_size = 0;
     s.segments = 0;
-    s.free_row = UINT32_MAX;
-    s.request = s.reload = 0;
+    for (uint64_t& number : s.met) number = 0;
+    s.zeroing = 0;
     s.reader_until = s.last_published = {};
     s.epoch++;
 }
@@ -184,14 +182,15 @@ bool belongs_elsewhere(const char* path) {
 // A new file of ours under s.path, or -errno. Mode 0600 until it is fully made.
 int create_file(State& s) {
     for (int attempt = 0;; attempt++) {
-        const int fd = int(sys::raw(SYS_openat, AT_FDCWD, sys::ptr(s.path),
-                                    O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+        const int fd = create_page_file(s.path);
         if (fd != -EEXIST || attempt == 1 || belongs_elsewhere(s.path)) return fd;
         // Refused in a sticky directory when it is another user's.
         if (const int error = int(sys::raw(SYS_unlinkat, AT_FDCWD, sys::ptr(s.path), 0)))
             return error;
     }
 }
+
+static_assert(offsetof(Header, descriptors) == 152);  // tests/e2e/test_reasons.py
 
 void write_header(State& s) {
     Header& h = *s.header;
@@ -206,15 +205,12 @@ void write_header(State& s) {
     h.reasons = unsigned(Reason::count);
     h.drop_reasons = unsigned(DropReason::count);
     h.publishing = s.publishing;
+    h.descriptors = s.descriptors;
 }
 
 int make_page(State& s) {
     s.pid = uint32_t(sys::getpid());
-    char digits[12];
-    auto* end = fmt::format_to(digits, "{}", s.pid);
-    *end = 0;
-    std::memcpy(s.path + s.directory_length, kFilePrefix, sizeof kFilePrefix - 1);
-    std::strcpy(s.path + s.directory_length + sizeof kFilePrefix - 1, digits);
+    *page_file_name(s.path + s.directory_length, kFilePrefix, s.pid) = 0;
     const int fd = create_file(s);
     if (fd < 0) return fd;
     int error = 0;
@@ -223,7 +219,7 @@ int make_page(State& s) {
     if (memory) {
         s.header = static_cast<Header*>(memory);
         write_header(s);
-        if (!grow(s, s.sockets) || !grow(s, s.rings)) error = -ENOSPC;
+        if (!grow(s, s.sockets) || !grow(s, s.rings) || !grow(s, s.waits)) error = -ENOSPC;
         put(s.header->state, PageState::ready, std::memory_order_release);
         // umask must not decide who may look.
         if (!error) error = int(sys::raw(SYS_fchmod, s.file.fd(), 0640));
@@ -264,9 +260,43 @@ void write_row(Row& row, Fn&& fn) {
     put(row.seq, seq + 1, std::memory_order_release);
 }
 
-SocketRow& socket_row(State& s, uint32_t row) {
-    return *static_cast<SocketRow*>(s.sockets.row(row));
+template <class Row>
+Row& row_at(Table& table, uint32_t row) {
+    return *static_cast<Row*>(table.row(row));
 }
+
+bool has_place(const State& s, const RowHandle& handle) {
+    return s.header && handle.row != UINT32_MAX && handle.epoch == s.epoch;
+}
+
+// A free row for `handle`, whose seqlock write is the caller's. False: no room.
+bool take_place(State& s, Table& table, RowHandle& handle) {
+    if (table.free_row == UINT32_MAX && !grow(s, table)) return false;
+    handle = {table.free_row, s.epoch};
+    table.free_row = *table.free_link(handle.row);
+    return true;
+}
+
+template <class Row>
+void give_place(State& s, Table& table, RowHandle& handle) {
+    if (has_place(s, handle)) {
+        write_row(row_at<Row>(table, handle.row), [](Row& row) {
+            const uint32_t seq = row.seq;
+            row = {};
+            row.seq = seq;
+        });
+        *table.free_link(handle.row) = table.free_row;
+        table.free_row = handle.row;
+    }
+    handle = {};
+}
+
+Table& table_of(State& s, const LatencyRow*) { return s.latencies; }
+Table& table_of(State& s, const OptionRow*) { return s.options; }
+Table& table_of(State& s, const RouteRow*) { return s.routes; }
+Table& table_of(State& s, const NeighborRow*) { return s.neighbors; }
+Table& table_of(State& s, const FlowRow*) { return s.flows; }
+Table& table_of(State& s, const MembershipRow*) { return s.memberships; }
 
 void complete(SocketIdentity& id) {
     if (id.inode == 0) {
@@ -288,8 +318,15 @@ void copy_text(char* out, size_t room, std::string_view text) {
 Control& control_of(State& s) {
     return *reinterpret_cast<Control*>(reinterpret_cast<char*>(s.header) + kControlOffset);
 }
-uint64_t asked_in(uint64_t& word) {
-    return std::atomic_ref<uint64_t>(word).load(std::memory_order_acquire);
+// The number of a request that is not met, or 0. Lock held, as below.
+uint64_t asked_for(State& s, Verb verb) {
+    uint64_t& word = control_of(s).asked[unsigned(verb)];
+    const uint64_t number = std::atomic_ref<uint64_t>(word).load(std::memory_order_acquire);
+    return number == s.met[unsigned(verb)] ? 0 : number;
+}
+void meet(State& s, Verb verb, uint64_t number) {
+    s.met[unsigned(verb)] = number;
+    put(s.header->answered[unsigned(verb)], number, std::memory_order_release);
 }
 
 }  // namespace
@@ -317,16 +354,13 @@ void set_socket(RowHandle& handle, const SocketIdentity& identity) {
             if (error == 0) return;
         } else {
             SocketIdentity id = identity;
-            const bool is_new = handle.row == UINT32_MAX || handle.epoch != s.epoch;
+            const bool is_new = !has_place(s, handle);
             if (is_new) {
-                if (s.free_row == UINT32_MAX && !grow(s, s.sockets)) return;
-                handle = {s.free_row, s.epoch};
-                s.free_row = *free_link(s, handle.row);
+                if (!take_place(s, s.sockets, handle)) return;
                 complete(id);
             }
-            write_row(socket_row(s, handle.row), [&](SocketRow& row) {
+            write_row(row_at<SocketRow>(s.sockets, handle.row), [&](SocketRow& row) {
                 if (is_new) {
-                    row.numbers = {};
                     row.in_use = 1;
                 } else {
                     id.inode = row.id.inode;
@@ -343,26 +377,21 @@ void set_socket(RowHandle& handle, const SocketIdentity& identity) {
             s.path, -error);
 }
 
-void set_numbers(RowHandle handle, const SocketNumbers& numbers) {
+void set_numbers(RowHandle handle, const SocketNumbers& numbers, const TcpNumbers& tcp) {
     State& s = settled();
     SpinGuard guard(s.lock);
-    if (s.header == nullptr || handle.row == UINT32_MAX || handle.epoch != s.epoch) return;
-    write_row(socket_row(s, handle.row), [&](SocketRow& row) { row.numbers = numbers; });
+    if (!has_place(s, handle)) return;
+    write_row(row_at<SocketRow>(s.sockets, handle.row), [&](SocketRow& row) {
+        row.numbers = numbers;
+        row.tcp = tcp;
+        if (s.zeroing && s.zero_fds.has(row.id.fd)) row.base = numbers;
+    });
 }
 
 void remove_socket(RowHandle& handle) {
     State& s = settled();
     SpinGuard guard(s.lock);
-    if (s.header && handle.row != UINT32_MAX && handle.epoch == s.epoch) {
-        write_row(socket_row(s, handle.row), [](SocketRow& row) {
-            row.in_use = 0;
-            row.id = {};
-            row.numbers = {};
-        });
-        *free_link(s, handle.row) = s.free_row;
-        s.free_row = handle.row;
-    }
-    handle = {};
+    give_place<SocketRow>(s, s.sockets, handle);
 }
 
 bool set_ring(unsigned index, const RingIdentity& id, const RingNumbers& numbers,
@@ -372,14 +401,80 @@ bool set_ring(unsigned index, const RingIdentity& id, const RingNumbers& numbers
     if (s.header == nullptr) return false;
     while (index >= s.rings.capacity())
         if (!grow(s, s.rings)) return false;
-    write_row(*static_cast<RingRow*>(s.rings.row(index)), [&](RingRow& row) {
+    write_row(row_at<RingRow>(s.rings, index), [&](RingRow& row) {
         row.in_use = 1;
         row.id = id;
         row.numbers = numbers;
+        if (s.zeroing) row.base = numbers;
         std::memcpy(row.drops, drops.n, sizeof drops.n);
     });
     return true;
 }
+
+void set_wait(RowHandle& handle, const WaitIdentity& id, const WaitNumbers& numbers) {
+    State& s = settled();
+    SpinGuard guard(s.lock);
+    if (s.header == nullptr) return;
+    if (!has_place(s, handle) && !take_place(s, s.waits, handle)) return;
+    write_row(row_at<WaitRow>(s.waits, handle.row), [&](WaitRow& row) {
+        row.in_use = 1;
+        row.id = id;
+        row.numbers = numbers;
+        if (s.zeroing) row.base = numbers;
+    });
+}
+
+void remove_wait(RowHandle& handle) {
+    State& s = settled();
+    SpinGuard guard(s.lock);
+    give_place<WaitRow>(s, s.waits, handle);
+}
+
+template <class Row>
+Listing<Row>::Listing() {
+    State& s = settled();
+    SpinGuard guard(s.lock);
+    if (s.header == nullptr) return;
+    const uint32_t bit = list_bit(table_of(s, static_cast<Row*>(nullptr)).kind);
+    put(s.header->listing_cut, s.header->listing_cut & ~bit);
+}
+
+template <class Row>
+void Listing<Row>::add(const Row& row) {
+    State& s = settled();
+    SpinGuard guard(s.lock);
+    if (s.header == nullptr) return;
+    Table& table = table_of(s, &row);
+    if (next_ == kMostListed || (next_ == table.capacity() && !grow(s, table))) {
+        put(s.header->listing_cut, s.header->listing_cut | list_bit(table.kind));
+        return;
+    }
+    write_row(row_at<Row>(table, next_++), [&](Row& to) {
+        const uint32_t seq = to.seq;
+        to = row;
+        to.seq = seq;
+        to.in_use = 1;
+    });
+}
+
+template <class Row>
+Listing<Row>::~Listing() {
+    State& s = settled();
+    SpinGuard guard(s.lock);
+    if (s.header == nullptr) return;
+    Table& table = table_of(s, static_cast<Row*>(nullptr));
+    for (; next_ < table.capacity(); next_++) {
+        Row& row = row_at<Row>(table, next_);
+        if (row.in_use) write_row(row, [](Row& to) { to.in_use = 0; });
+    }
+}
+
+template class Listing<LatencyRow>;
+template class Listing<OptionRow>;
+template class Listing<RouteRow>;
+template class Listing<NeighborRow>;
+template class Listing<FlowRow>;
+template class Listing<MembershipRow>;
 
 void will_publish() {
     State& s = settled();
@@ -392,11 +487,16 @@ bool due(Instant now) {
     State& s = settled();
     SpinGuard guard(s.lock);
     if (s.header == nullptr) return false;
-    const uint64_t request = asked_in(control_of(s).request);
-    if (request != s.request) {
+    const uint64_t zero = asked_for(s, Verb::zero);
+    const uint64_t request = asked_for(s, Verb::counters);
+    if (zero || request) {
         if (s.last_published.ns != 0 && now - s.last_published < kAnswerGap) return false;
-        s.request = request;
-        s.reader_until = now + kReaderActive;
+        if (zero) s.zero_fds = control_of(s).zero_fds;
+        s.zeroing = zero;
+        if (request) {
+            s.met[unsigned(Verb::counters)] = request;
+            s.reader_until = now + kReaderActive;
+        }
         return true;
     }
     return now < s.reader_until && now - s.last_published >= kPublishEvery;
@@ -408,18 +508,52 @@ void published(Instant now) {
     if (s.header == nullptr) return;
     s.last_published = now;
     put(s.header->published_ns, uint64_t(now.ns));
-    put(s.header->answered, s.request, std::memory_order_release);
+    if (s.zeroing) meet(s, Verb::zero, std::exchange(s.zeroing, 0));
+    meet(s, Verb::counters, s.met[unsigned(Verb::counters)]);
 }
 
-uint64_t reload_asked() {
+uint64_t asked(Verb verb) {
     State& s = settled();
     SpinGuard guard(s.lock);
-    if (s.header == nullptr) return 0;
-    const uint64_t asked = asked_in(control_of(s).reload);
-    return asked == s.reload ? 0 : asked;
+    return s.header ? asked_for(s, verb) : 0;
 }
 
-void set_rules(uint64_t asked, const RulesState& rules) {
+void answer(Verb verb, uint64_t number) {
+    State& s = settled();
+    SpinGuard guard(s.lock);
+    if (s.header) meet(s, verb, number);
+}
+
+Control control() {
+    State& s = settled();
+    SpinGuard guard(s.lock);
+    Control out;
+    if (s.header) std::memcpy(&out, &control_of(s), sizeof out);
+    return out;
+}
+
+void set_log_state(int level, int details) {
+    State& s = settled();
+    SpinGuard guard(s.lock);
+    if (s.header == nullptr) return;
+    put(s.header->log_level, int32_t(level));
+    put(s.header->log_details, int32_t(details));
+}
+
+void set_descriptors(uint32_t limit) {
+    State& s = settled();
+    SpinGuard guard(s.lock);
+    s.descriptors = limit;
+    if (s.header) put(s.header->descriptors, limit);
+}
+
+void set_capture_error(int error) {
+    State& s = settled();
+    SpinGuard guard(s.lock);
+    if (s.header) put(s.header->capture_error, int32_t(error));
+}
+
+void set_rules(const RulesState& rules) {
     State& s = settled();
     SpinGuard guard(s.lock);
     if (s.header == nullptr) return;
@@ -427,9 +561,6 @@ void set_rules(uint64_t asked, const RulesState& rules) {
     put(s.header->rules_count, rules.count);
     put(s.header->rules_ok, uint32_t(rules.ok));
     copy_text(s.header->rules_text, sizeof s.header->rules_text, rules.text);
-    if (asked == 0) return;
-    s.reload = asked;
-    put(s.header->rules_answered, asked, std::memory_order_release);
 }
 
 void withdraw(bool for_good) {
@@ -454,6 +585,15 @@ void forget_in_child() {
     unmap(s);
     s.refused = false;
     s.publishing = 0;
+}
+
+size_t page_directory(char* out, size_t room) {
+    State& s = settled();
+    SpinGuard guard(s.lock);
+    const size_t n = s.header && s.directory_length < room ? s.directory_length : 0;
+    std::memcpy(out, s.path, n);
+    out[n] = 0;
+    return n;
 }
 
 std::string_view page_path() {

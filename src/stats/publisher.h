@@ -34,18 +34,46 @@ void configure(std::string_view directory, std::string_view program, std::string
 // Writes who and where a socket is; `row` gets a place if it has none. `id.inode` and `id.cookie` 0 are asked of the
 // kernel by id.fd when the place is made, and kept.
 void set_socket(RowHandle& row, const SocketIdentity& id);
-void set_numbers(RowHandle row, const SocketNumbers& numbers);
+// The fd of a row decides whether Verb::zero means it.
+void set_numbers(RowHandle row, const SocketNumbers& numbers, const TcpNumbers& tcp = {});
 void remove_socket(RowHandle& row);
 // Row `index` of the rings; rings are never removed, a closed one has open 0. False: there is no page yet, or no room in it.
 bool set_ring(unsigned index, const RingIdentity& id, const RingNumbers& numbers,
               const DropCounters& drops);
+// A waiting place; `row` gets one if it has none and there is a page.
+void set_wait(RowHandle& row, const WaitIdentity& id, const WaitNumbers& numbers);
+void remove_wait(RowHandle& row);
+
+// Rows of a listing, written anew from the first; what is left of the one before goes with the object. One at a time.
+template <class Row>
+class Listing {
+  public:
+    Listing();
+    ~Listing();
+    Listing(const Listing&) = delete;
+    Listing& operator=(const Listing&) = delete;
+    void add(const Row& row);  // its seq and in_use do not matter
+
+  private:
+    uint32_t next_ = 0;
+};
 
 // From now on somebody calls due() again and again: a viewer may wait for an answer. Until a fork.
 void will_publish();
-// True when a viewer wants counters now; the caller then publishes all and calls published(). Two loads when nobody asks.
-// Internal thread only.
+// True when a viewer wants counters now, or zeroes; the caller then publishes all and calls published(). A few loads when
+// nobody asks. Internal thread only.
 bool due(Instant now);
 void published(Instant now);
+
+// What a viewer asks for beyond counters. The number is 0 when nobody does; else the caller does it and calls answer().
+// Cheap, any thread.
+uint64_t asked(Verb verb);
+void answer(Verb verb, uint64_t number);
+// A copy of the viewers' words, not to be trusted.
+Control control();
+void set_log_state(int level, int details);
+void set_descriptors(uint32_t limit);  // Header::descriptors
+void set_capture_error(int error);
 
 // How reading the rules file again went.
 struct RulesState {
@@ -53,15 +81,15 @@ struct RulesState {
     bool ok = true;
     std::string_view text;  // cut to what the page holds
 };
-// The number under which a viewer asks for the rules file to be read again; 0: nobody does. Cheap, any thread.
-uint64_t reload_asked();
-// Shows `state` and answers request `asked` (0: none, the file changed by itself).
-void set_rules(uint64_t asked, const RulesState& state);
+// Shows `state`; asked(Verb::reload) is answered besides.
+void set_rules(const RulesState& state);
 
 // Removes the file: the process exits or becomes another program. `for_good`: no page is made any more.
 void withdraw(bool for_good);
 void forget_in_child();  // first act of a forked child
 
+// The directory of the page with a slash at its end, and a NUL; "" when there is none. How long.
+size_t page_directory(char* out, size_t room);
 // For tests: path of the file, "" when there is none.
 std::string_view page_path();
 

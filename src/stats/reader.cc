@@ -83,6 +83,22 @@ bool read_stable(int fd, const Segment& segment, std::vector<Row>& out) {
     return true;
 }
 
+enum class Taken { whole, damaged, cut_short, unknown };
+
+// Adds the rows of a segment; `all`: also those not in use.
+template <class Row>
+Taken take_rows(int fd, uint64_t size, const Segment& s, std::vector<Row>& out, bool all) {
+    if (s.row_size != sizeof(Row) || s.rows > kMostRows || s.offset < kFirstSegment ||
+        s.offset % 64 != 0)
+        return Taken::damaged;
+    if (s.offset > size || s.rows * sizeof(Row) > size - s.offset) return Taken::cut_short;
+    std::vector<Row> rows;
+    if (!read_stable(fd, s, rows)) return Taken::cut_short;
+    for (const Row& row : rows)
+        if (all || row.in_use) out.push_back(row);
+    return Taken::whole;
+}
+
 std::string file_name(uint32_t pid) { return std::string(kFilePrefix) + std::to_string(pid); }
 
 std::string joined(const std::string& directory, const std::string& name) {
@@ -104,9 +120,9 @@ PageFile::PageFile(PageFile&& other) noexcept
       writable_(other.writable_),
       start_ticks_(other.start_ticks_),
       pid_namespace_(other.pid_namespace_),
-      asked_(other.asked_),
-      asked_reload_(other.asked_reload_),
-      name_(std::move(other.name_)) {}
+      name_(std::move(other.name_)) {
+    std::copy(std::begin(other.asked_), std::end(other.asked_), asked_);
+}
 
 PageFile::~PageFile() {
     if (fd_ >= 0) close(fd_);
@@ -191,28 +207,44 @@ bool PageFile::read(Snapshot& out, std::string* why) const {
     }
     for (uint32_t i = 0; i < out.header.segment_count; i++) {
         const Segment& s = out.header.segments[i];
-        const size_t row = s.kind == SegmentKind::sockets ? sizeof(SocketRow)
-                           : s.kind == SegmentKind::rings ? sizeof(RingRow)
-                                                          : 0;
-        if (row == 0) continue;  // of a kind that came later
-        if (s.row_size != row || s.rows > kMostRows || s.offset < kFirstSegment ||
-            s.offset % 64 != 0) {
+        Taken taken = Taken::unknown;
+        switch (s.kind) {
+            case SegmentKind::sockets:
+                taken = take_rows(fd_, size, s, out.sockets, false);
+                break;
+            case SegmentKind::rings:
+                taken = take_rows(fd_, size, s, out.rings, true);
+                break;
+            case SegmentKind::waits:
+                taken = take_rows(fd_, size, s, out.waits, false);
+                break;
+            case SegmentKind::latencies:
+                taken = take_rows(fd_, size, s, out.latencies, false);
+                break;
+            case SegmentKind::options:
+                taken = take_rows(fd_, size, s, out.options, false);
+                break;
+            case SegmentKind::routes:
+                taken = take_rows(fd_, size, s, out.routes, false);
+                break;
+            case SegmentKind::neighbors:
+                taken = take_rows(fd_, size, s, out.neighbors, false);
+                break;
+            case SegmentKind::flows:
+                taken = take_rows(fd_, size, s, out.flows, false);
+                break;
+            case SegmentKind::memberships:
+                taken = take_rows(fd_, size, s, out.memberships, false);
+                break;
+            case SegmentKind::end:
+                break;
+        }
+        if (taken == Taken::damaged) {
             *why = fmt::format("{} is damaged: segment {} has {} rows of {} bytes at {}", name_, i,
                                s.rows, s.row_size, s.offset);
             return false;
         }
-        bool whole = s.offset <= size && s.rows * row <= size - s.offset;
-        if (whole && s.kind == SegmentKind::sockets) {
-            std::vector<SocketRow> rows;
-            whole = read_stable(fd_, s, rows);
-            for (const SocketRow& r : rows)
-                if (r.in_use) out.sockets.push_back(r);
-        } else if (whole) {
-            std::vector<RingRow> rows;
-            whole = read_stable(fd_, s, rows);
-            out.rings.insert(out.rings.end(), rows.begin(), rows.end());
-        }
-        if (!whole) {
+        if (taken == Taken::cut_short) {
             *why = fmt::format("{} is cut short: segment {} ends beyond the file", name_, i);
             return false;
         }
@@ -220,31 +252,35 @@ bool PageFile::read(Snapshot& out, std::string* why) const {
     return true;
 }
 
-// Stores one more than it finds in the word of Control at `word`.
-int PageFile::ask(size_t word, uint64_t& asked) {
+int PageFile::ask(Verb verb, const Control& parameters) {
     if (!writable_) return EROFS;
     Header header;
     uint64_t now = 0;
-    const auto at = off_t(kControlOffset + word);
+    const size_t word = kControlOffset + offsetof(Control, asked) + unsigned(verb) * sizeof now;
     std::string why;
-    if (!read_header(header, &why) || !read_all(fd_, &now, sizeof now, uint64_t(at))) return EIO;
+    if (!read_header(header, &why) || !read_all(fd_, &now, sizeof now, word)) return EIO;
+    // The parameters first: whoever sees the new number sees them.
+    constexpr size_t kBegin = offsetof(Control, log_level);
+    const auto* bytes = reinterpret_cast<const char*>(&parameters);
+    const size_t count = sizeof parameters - kBegin;
+    if (verb != Verb::counters && verb != Verb::reload &&
+        pwrite(fd_, bytes + kBegin, count, off_t(kControlOffset + kBegin)) != ssize_t(count))
+        return errno ? errno : EIO;
+    uint64_t& asked = asked_[unsigned(verb)];
     asked = now + 1;
-    if (pwrite(fd_, &asked, sizeof asked, at) != ssize_t(sizeof asked)) return errno ? errno : EIO;
+    if (pwrite(fd_, &asked, sizeof asked, off_t(word)) != ssize_t(sizeof asked))
+        return errno ? errno : EIO;
     return header.publishing ? 0 : EAGAIN;
 }
 
-int PageFile::request() { return ask(offsetof(Control, request), asked_); }
-int PageFile::request_reload() { return ask(offsetof(Control, reload), asked_reload_); }
-
-bool PageFile::answered() const {
-    Header header;
-    std::string why;
-    return read_header(header, &why) && header.answered >= asked_;
+bool PageFile::answered(Verb verb) const {
+    Header now;
+    return header(now) && now.answered[unsigned(verb)] >= asked_[unsigned(verb)];
 }
 
-bool PageFile::reload_answered(Header& header) const {
+bool PageFile::header(Header& out) const {
     std::string why;
-    return read_header(header, &why) && header.rules_answered >= asked_reload_;
+    return read_header(out, &why);
 }
 
 bool PageFile::process_lives() const {

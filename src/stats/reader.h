@@ -20,6 +20,14 @@ struct Snapshot {
     std::string program;  // printable
     std::vector<SocketRow> sockets;
     std::vector<RingRow> rings;  // by index; in_use 0 where there is none
+    std::vector<WaitRow> waits;
+    // Listings: as they were when a viewer last asked for them.
+    std::vector<LatencyRow> latencies;
+    std::vector<OptionRow> options;
+    std::vector<RouteRow> routes;
+    std::vector<NeighborRow> neighbors;
+    std::vector<FlowRow> flows;
+    std::vector<MembershipRow> memberships;
 };
 
 class PageFile {
@@ -34,15 +42,14 @@ class PageFile {
 
     // Copies the page. False and *why: cut short, offsets that lead nowhere, still in making, process ended.
     bool read(Snapshot& out, std::string* why) const;
-    // Asks the process for fresh counters. 0: answered() will tell when they are there; EROFS: opened read-only (another
-    // user's process), the counters are those of the last publication; EAGAIN: this process has no counters yet.
-    int request();
-    // True once the last request was answered.
-    bool answered() const;
-    // Asks the process to read its rules file again. As request(); EAGAIN: it will at its next socket.
-    int request_reload();
-    // True once that was done: then `header` says how it went.
-    bool reload_answered(Header& header) const;
+    // Asks the process for `verb`, with those parts of `parameters` that it looks at. 0: answered() will tell when it is done;
+    // EROFS: opened read-only (another user's process), what the page has is that of the last publication; EAGAIN: this
+    // process has no internal thread yet, it answers once it has.
+    int ask(Verb verb, const Control& parameters = {});
+    // True once the last request for it was met.
+    bool answered(Verb verb) const;
+    // The header as it is now; false: it cannot be read any more.
+    bool header(Header& out) const;
     // The process is there and is the one that made the page.
     bool process_lives() const;
     uint32_t pid() const { return pid_; }
@@ -50,12 +57,11 @@ class PageFile {
   private:
     PageFile() = default;
     bool read_header(Header& out, std::string* why) const;
-    int ask(size_t word, uint64_t& asked);
     int fd_ = -1;
     uint32_t pid_ = 0;
     bool writable_ = false;
     uint64_t start_ticks_ = 0, pid_namespace_ = 0;
-    uint64_t asked_ = 0, asked_reload_ = 0;
+    uint64_t asked_[kVerbs] = {};
     std::string name_;  // for messages
 };
 

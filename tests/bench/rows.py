@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from typing import Callable
@@ -145,6 +146,24 @@ def with_bystanders(measure, count):
     return measured
 
 
+def looked_at(measure, reader):
+    """Both ends preloaded; with a `reader` vma_stats looks at both processes ten times a second."""
+    def measured(net, _client_env, _server_env, seconds):
+        with tempfile.TemporaryDirectory(prefix="vma-bench-") as folder:
+            env = preload_env(VMA_STATS_SHMEM_DIR=folder)
+            look = f"while sleep 0.1; do {binary('vma_stats')} -k {folder} record -i 0.1 -o {folder}/looks; done"
+            viewer = net["b"].start(["sh", "-c", look]) if reader else None
+            try:
+                sample = measure(net, env, env, seconds)
+                if reader and os.stat(f"{folder}/looks").st_size == 0:
+                    raise AssertionError("vma_stats saw nothing")
+                return sample
+            finally:
+                if viewer:
+                    viewer.kill()
+    return measured
+
+
 def _one_socket(net, env):
     done = net["a"].run([binary("one_socket"), net["b"].ip], cpu=CLIENT_CPU, env=env)
     match = re.search(r"rss_kib=(\d+) up_us=(\d+)", done.out)
@@ -220,6 +239,9 @@ ROWS = [
     Row("M2", "M2.memory", "resident memory of a program with one socket", "MiB", "less", 48.0, start_memory,
         absolute=True),
     Row("M2", "M2.start", "exec to the first datagram sent", "ms", "less", 30.0, start_time, absolute=True, repeats=15),
+    *[Row("O1", f"O1.{p}", f"sockperf pp 14 B {p.upper()} p50, spin, vma_stats at 10 Hz against none", "us", "less", 1 / 0.95,
+          looked_at(ping_pong(p, nonblocked=True), True), repeats=9,
+          kernel_measure=looked_at(ping_pong(p, nonblocked=True), False)) for p in ("udp", "tcp")],
     *[Row("N1", f"N1.pp.{n}", f"kernel pp UDP spin p50 beside {n} preloaded processes", "us", "less", 1 / 0.95,
           with_bystanders(ping_pong("udp", nonblocked=True), n), kernel_measure=ping_pong("udp", nonblocked=True))
       for n in (0, 1, 20)],

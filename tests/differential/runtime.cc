@@ -80,8 +80,8 @@ std::string wrong_path(int fd, vma::stats::Path wanted) {
         bool unseen = true, asked = false;
         while (unseen && milliseconds() < end) {
             wrong = wrong_path(*page, s.st_ino, wanted, unseen);
-            if (!unseen || (asked && page->answered())) break;
-            if (!asked) asked = page->request() == 0;
+            if (!unseen || (asked && page->answered(vma::stats::Verb::counters))) break;
+            if (!asked) asked = page->ask(vma::stats::Verb::counters) == 0;
             const timespec nap{0, 1000000};
             syscall(SYS_nanosleep, &nap, nullptr);
         }
@@ -185,9 +185,9 @@ void by_ring(int fd, unsigned received, unsigned sent) {
     struct stat s {};
     std::string wrong;
     auto page = vma::stats::PageFile::open(g_stats, uint32_t(syscall(SYS_getpid)), &wrong);
-    if (page && fstat(fd, &s) == 0 && page->request() == 0) {
+    if (page && fstat(fd, &s) == 0 && page->ask(vma::stats::Verb::counters) == 0) {
         for (const int64_t end = milliseconds() + kLimit;
-             !page->answered() && milliseconds() < end;) {
+             !page->answered(vma::stats::Verb::counters) && milliseconds() < end;) {
             const timespec nap{0, 1000000};
             syscall(SYS_nanosleep, &nap, nullptr);
         }

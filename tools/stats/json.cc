@@ -1,6 +1,7 @@
 // --json: everything that the page and /proc tell, for programs. Names are those of layout.h; numbers are totals.
 #include <nlohmann/json.hpp>
 
+#include "stats/fields.h"
 #include "stats/views.h"
 
 namespace vma::stats {
@@ -8,40 +9,40 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-const char* path_name(Path path) {
-    switch (path) {
-        case Path::undecided:
-            return "undecided";
-        case Path::offloaded:
-            return "offloaded";
-        case Path::kernel:
-            break;
-    }
-    return "kernel";
+template <class Numbers>
+void add_numbers(Json& to, std::span<const Field<Numbers>> fields, const Numbers& n) {
+    for (const Field<Numbers>& f : fields) to[f.name] = n.*f.value;
 }
 
-Json numbers_of(const SocketNumbers& n) {
-    return {{"rx_packets", n.rx_packets},
-            {"rx_bytes", n.rx_bytes},
-            {"rx_eagain", n.rx_eagain},
-            {"rx_errors", n.rx_errors},
-            {"rx_os_packets", n.rx_os_packets},
-            {"rx_os_bytes", n.rx_os_bytes},
-            {"tx_packets", n.tx_packets},
-            {"tx_bytes", n.tx_bytes},
-            {"tx_eagain", n.tx_eagain},
-            {"tx_errors", n.tx_errors},
-            {"tx_os_packets", n.tx_os_packets},
-            {"tx_os_bytes", n.tx_os_bytes},
-            {"poll_hit", n.poll_hit},
-            {"poll_miss", n.poll_miss},
-            {"rx_queue_packets", n.rx_queue_packets},
-            {"rx_queue_bytes", n.rx_queue_bytes},
-            {"rx_queue_limit", n.rx_queue_limit},
-            {"rx_queue_packets_max", n.rx_queue_packets_max},
-            {"rx_dropped_full", n.rx_dropped_full},
-            {"tx_queue_bytes", n.tx_queue_bytes},
-            {"tx_retransmits", n.tx_retransmits}};
+Json tcp_of(const TcpNumbers& n) {
+    static constexpr const char* kCaStates[] = {"open", "disorder", "cwr", "recovery", "loss"};
+    Json out = {
+        {"congestion_control", printable(n.congestion_control, sizeof n.congestion_control)},
+        {"ca_state", n.ca_state < std::size(kCaStates) ? kCaStates[n.ca_state] : "?"},
+        {"waiting", n.waiting == Waiting::none ? Json(nullptr) : Json(waiting_name(n.waiting))},
+        {"timestamps", (n.options & 1) != 0},
+        {"sack", (n.options & 2) != 0},
+        {"ecn", (n.options & 8) != 0},
+        {"snd_wscale", n.snd_wscale},
+        {"rcv_wscale", n.rcv_wscale},
+        {"pacing_rate", n.pacing_rate == UINT64_MAX ? Json(nullptr) : Json(n.pacing_rate)}};
+    for (const TcpField& f : tcp_fields()) out[f.name] = f.value(n);
+    return out;
+}
+
+Json times_of(const Histogram& h) {
+    const uint64_t count = h.count();
+    Json buckets = Json::array();
+    for (unsigned i = 0; i < Histogram::kBuckets; i++)
+        if (h.n[i]) buckets.push_back({Histogram::floor_of(i), h.n[i]});
+    return {{"count", count},
+            {"mean", count ? h.sum / count : 0},
+            {"p50", h.percentile(0.5)},
+            {"p90", h.percentile(0.9)},
+            {"p99", h.percentile(0.99)},
+            {"p999", h.percentile(0.999)},
+            {"max", h.max},
+            {"buckets", std::move(buckets)}};
 }
 
 Json socket_of(const SocketView& v) {
@@ -65,31 +66,36 @@ Json socket_of(const SocketView& v) {
         s["meaning"] = reason_meaning(id.reason);
         s["advice"] = reason_advice(id.reason);
         s["nonblocking"] = id.nonblocking != 0;
-        s["counters"] = numbers_of(v.row.numbers);
+        add_numbers(s["counters"], socket_fields(), v.row.numbers);
+        if (v.row.tcp.here) s["tcp"] = tcp_of(v.row.tcp);
     }
     return s;
 }
 
 Json ring_of(const RingRow& ring, uint32_t drop_reasons) {
-    const RingNumbers& n = ring.numbers;
     Json drops = Json::object();
     for (unsigned i = 1; i < std::min<uint32_t>(drop_reasons, unsigned(DropReason::count)); i++)
         if (ring.drops[i]) drops[drop_name(DropReason(i))] = ring.drops[i];
-    return {{"interface", printable(ring.id.interface, sizeof ring.id.interface)},
-            {"ifindex", ring.id.ifindex},
-            {"kind", printable(ring.id.kind, sizeof ring.id.kind)},
-            {"open", ring.id.open != 0},
-            {"rx_frames", n.rx_frames},
-            {"rx_bytes", n.rx_bytes},
-            {"tx_frames", n.tx_frames},
-            {"tx_bytes", n.tx_bytes},
-            {"rx_dropped", n.rx_dropped},
-            {"tx_refused", n.tx_refused},
-            {"wakeups", n.wakeups},
-            {"tcp_memory", n.tcp_memory},
-            {"tcp_refused", n.tcp_refused},
-            {"tcp_pressed", n.tcp_pressed},
-            {"drops", std::move(drops)}};
+    Json out = {{"interface", printable(ring.id.interface, sizeof ring.id.interface)},
+                {"ifindex", ring.id.ifindex},
+                {"kind", printable(ring.id.kind, sizeof ring.id.kind)},
+                {"open", ring.id.open != 0}};
+    add_numbers(out, ring_fields(), ring.numbers);
+    out["drops"] = std::move(drops);
+    return out;
+}
+
+Json wait_of(const WaitRow& w) {
+    Json out = {{"name", wait_name(w.id)}, {"fd", w.id.fd}};
+    add_numbers(out, wait_fields(), w.numbers);
+    return out;
+}
+
+Json option_of(const OptionRow& o) {
+    static constexpr const char* kOrigins[] = {"default", "socketxtreme", "profile", "environment"};
+    return {{"name", printable(o.name, sizeof o.name)},
+            {"value", printable(o.value, sizeof o.value)},
+            {"origin", o.origin < std::size(kOrigins) ? kOrigins[o.origin] : "?"}};
 }
 
 Json rules_of(const Header& h) {
@@ -104,8 +110,17 @@ Json rules_of(const Header& h) {
 std::string to_json(const std::vector<Process>& processes) {
     Json out = Json::array();
     for (const Process& p : processes) {
-        Json sockets = Json::array(), rings = Json::array();
-        for (const SocketView& v : p.sockets) sockets.push_back(socket_of(v));
+        Json sockets = Json::array(), rings = Json::array(), waits = Json::array(),
+             options = Json::array();
+        for (const SocketView& v : p.sockets) {
+            sockets.push_back(socket_of(v));
+            for (const LatencyRow& l : p.page.latencies)
+                if (v.in_page && l.fd == v.row.id.fd)
+                    sockets.back()["latency_ns"] = {{"receive", times_of(l.receive)},
+                                                    {"send", times_of(l.send)}};
+        }
+        for (const WaitRow& w : p.page.waits) waits.push_back(wait_of(w));
+        for (const OptionRow& o : p.page.options) options.push_back(option_of(o));
         for (const RingRow& r : p.page.rings)
             if (r.in_use) rings.push_back(ring_of(r, p.page.header.drop_reasons));
         out.push_back({{"pid", p.pid},
@@ -114,7 +129,10 @@ std::string to_json(const std::vector<Process>& processes) {
                        {"published_ns", p.page.header.published_ns},
                        {"rules", rules_of(p.page.header)},
                        {"sockets", std::move(sockets)},
-                       {"rings", std::move(rings)}});
+                       {"rings", std::move(rings)},
+                       {"waits", std::move(waits)},
+                       {"log_level", p.page.header.log_level},
+                       {"options", std::move(options)}});
     }
     return Json({{"version", kVersion}, {"processes", std::move(out)}}).dump(2) + "\n";
 }

@@ -1,10 +1,12 @@
 #include "stats/views.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
 
 #include <algorithm>
+
+#include "stats/fields.h"
+#include "stats/socket_text.h"
 
 namespace vma::stats {
 namespace {
@@ -14,14 +16,6 @@ const char* tcp_state_name(unsigned state) {
     static constexpr const char* names[] = {
         "",       "ESTABLISHED", "SYN_SENT", "SYN_RCVD", "FIN_WAIT_1", "FIN_WAIT_2", "TIME_WAIT",
         "CLOSED", "CLOSE_WAIT",  "LAST_ACK", "LISTEN",   "CLOSING",    "SYN_RCVD"};
-    return state < std::size(names) ? names[state] : "";
-}
-
-// The same by SocketIdentity::tcp_state.
-const char* our_tcp_state_name(unsigned state) {
-    static constexpr const char* names[] = {"CLOSED",      "LISTEN",     "SYN_SENT",   "SYN_RCVD",
-                                            "ESTABLISHED", "FIN_WAIT_1", "FIN_WAIT_2", "CLOSE_WAIT",
-                                            "CLOSING",     "LAST_ACK",   "TIME_WAIT"};
     return state < std::size(names) ? names[state] : "";
 }
 
@@ -41,7 +35,7 @@ SocketView view_of(const SocketRow& row, const ProcessSockets& kernel) {
     v.remote = to_endpoint(row.id.remote);
     v.receive_queue = row.numbers.rx_queue_bytes;
     v.send_queue = row.numbers.tx_queue_bytes;
-    if (row.id.protocol == IPPROTO_TCP) v.tcp_state = our_tcp_state_name(row.id.tcp_state);
+    if (row.id.protocol == IPPROTO_TCP) v.tcp_state = tcp_state_text(row.id.tcp_state);
     const auto twin = kernel.internet.find(row.id.inode);
     if (twin == kernel.internet.end()) return v;
     const KernelSocket& k = twin->second;
@@ -56,9 +50,11 @@ SocketView view_of(const SocketRow& row, const ProcessSockets& kernel) {
     return v;
 }
 
-SocketView unseen(uint64_t inode, int fd, const KernelSocket& k) {
+// `descriptors`: Header::descriptors. Above it the library has no place for a socket, not even in the page.
+SocketView unseen(uint64_t inode, int fd, const KernelSocket& k, uint32_t descriptors) {
     SocketView v;
-    v.in_page = false;
+    v.in_page = descriptors != 0 && uint32_t(fd) >= descriptors;
+    if (v.in_page) v.row.id.reason = Reason::fd_limit;
     v.protocol = k.protocol;
     v.local = k.local;
     v.remote = k.remote;
@@ -98,10 +94,6 @@ std::string served_by(const Process& process, const SocketView& v) {
     return text;
 }
 
-double percent(uint64_t hit, uint64_t miss) {
-    return hit + miss ? 100.0 * double(hit) / double(hit + miss) : 0.0;
-}
-
 }  // namespace
 
 Process make_process(uint32_t pid, Snapshot page, const ProcessSockets& kernel) {
@@ -123,7 +115,7 @@ Process make_process(uint32_t pid, Snapshot page, const ProcessSockets& kernel) 
     for (const auto& [inode, fds] : kernel.fds) {
         const auto k = kernel.internet.find(inode);
         if (k != kernel.internet.end() && std::find(seen.begin(), seen.end(), inode) == seen.end())
-            p.sockets.push_back(unseen(inode, fds.front(), k->second));
+            p.sockets.push_back(unseen(inode, fds.front(), k->second, p.page.header.descriptors));
     }
     std::stable_sort(
         p.sockets.begin(), p.sockets.end(),
@@ -131,16 +123,49 @@ Process make_process(uint32_t pid, Snapshot page, const ProcessSockets& kernel) 
     return p;
 }
 
+Process only(Process process, const FdRanges& fds) {
+    std::erase_if(process.sockets, [&](const SocketView& v) { return !fds.has(v.row.id.fd); });
+    return process;
+}
+
+Process since_zero(Process process) {
+    for (SocketView& v : process.sockets)
+        v.row.numbers = difference(socket_fields(), v.row.numbers, v.row.base);
+    for (RingRow& r : process.page.rings) r.numbers = difference(ring_fields(), r.numbers, r.base);
+    for (WaitRow& w : process.page.waits) w.numbers = difference(wait_fields(), w.numbers, w.base);
+    return process;
+}
+
+Process since(Process now, const Process& before) {
+    for (SocketView& v : now.sockets)
+        for (const SocketView& old : before.sockets)
+            if (v.in_page && old.in_page && old.row.id.cookie == v.row.id.cookie)
+                v.row.numbers = difference(socket_fields(), v.row.numbers, old.row.numbers);
+    for (size_t i = 0; i < std::min(now.page.rings.size(), before.page.rings.size()); i++)
+        now.page.rings[i].numbers =
+            difference(ring_fields(), now.page.rings[i].numbers, before.page.rings[i].numbers);
+    for (WaitRow& w : now.page.waits)
+        for (const WaitRow& old : before.page.waits)
+            if (old.id.kind == w.id.kind && old.id.fd == w.id.fd)
+                w.numbers = difference(wait_fields(), w.numbers, old.numbers);
+    return now;
+}
+
 std::string endpoint_text(const Endpoint& e) {
-    char text[INET6_ADDRSTRLEN];
-    const std::string port = e.port ? std::to_string(e.port) : "*";
-    if (e.addr.is_v4()) {
-        inet_ntop(AF_INET, e.addr.bytes.data() + 12, text, sizeof text);
-        return fmt::format("{}:{}", text, port);
+    char text[72];
+    return endpoint_text(text, e);
+}
+
+const char* path_name(Path path) {
+    switch (path) {
+        case Path::undecided:
+            return "undecided";
+        case Path::offloaded:
+            return "offloaded";
+        case Path::kernel:
+            break;
     }
-    inet_ntop(AF_INET6, e.addr.bytes.data(), text, sizeof text);
-    return e.addr.scope ? fmt::format("[{}%{}]:{}", text, e.addr.scope, port)
-                        : fmt::format("[{}]:{}", text, port);
+    return "kernel";
 }
 
 std::string rings_text(const Process& process, uint64_t rings) {
@@ -155,27 +180,6 @@ std::string rings_text(const Process& process, uint64_t rings) {
             interface.empty() ? fmt::format("interface {}", ring.id.ifindex) : interface);
     }
     return text;
-}
-
-std::string basic_header() {
-    return " fd      ------------ total offloaded -------------   --------- total os ----------\n"
-           "                pkt   Kbyte   eagain   error  poll%     pkt   Kbyte  eagain   error\n";
-}
-
-std::string basic_rows(const Process& process) {
-    std::string out;
-    for (const SocketView& v : process.sockets) {
-        if (!v.in_page) continue;
-        const SocketNumbers& n = v.row.numbers;
-        out += fmt::format(
-            " {:<3} {:<3} {:>10} {:>7} {:>8} {:>7} {:>6.1f} {:>7} {:>7} {:>7} {:>7}\n", v.row.id.fd,
-            "Rx:", n.rx_packets, n.rx_bytes / 1024, n.rx_eagain, n.rx_errors,
-            percent(n.poll_hit, n.poll_miss), n.rx_os_packets, n.rx_os_bytes / 1024, 0, 0);
-        out += fmt::format(" {:<3} {:<3} {:>10} {:>7} {:>8} {:>7} {:>6} {:>7} {:>7} {:>7} {:>7}\n",
-                           "", "Tx:", n.tx_packets, n.tx_bytes / 1024, n.tx_eagain, n.tx_errors, "",
-                           n.tx_os_packets, n.tx_os_bytes / 1024, 0, 0);
-    }
-    return out + std::string(79, '-') + "\n";
 }
 
 std::string netstat_header() {

@@ -14,6 +14,9 @@ class PlainSocket final : public Socket {
   public:
     PlainSocket() : Socket(ObjectKind::tcp, 1, -1, 2, 1, 0) {}
     uint32_t poll_events() override { return 0; }
+    Shown show() override { return {}; }
+    void publish_all() override {}
+    void dump(LogLevel) override {}
     void teardown() override { give_share(); }
     bool hand_back(Reason) override { return true; }
     void become_twin_in_child() override {}

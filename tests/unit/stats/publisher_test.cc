@@ -136,18 +136,18 @@ TEST_F(Publisher, CountersArePublishedOnlyWhileAsked) {
     std::string why;
     auto page = PageFile::open(directory, self(), &why);
     ASSERT_TRUE(page) << why;
-    EXPECT_EQ(page->request(), 0);
-    EXPECT_FALSE(page->answered());
+    EXPECT_EQ(page->ask(Verb::counters), 0);
+    EXPECT_FALSE(page->answered(Verb::counters));
     EXPECT_TRUE(due(at_ms(1001)));
     published(at_ms(1001));
-    EXPECT_TRUE(page->answered());
+    EXPECT_TRUE(page->answered(Verb::counters));
     EXPECT_FALSE(due(at_ms(1100)));  // 100 ms after the last
     EXPECT_TRUE(due(at_ms(1101)));
     published(at_ms(1101));
-    EXPECT_EQ(page->request(), 0);  // a new request need not wait so long
+    EXPECT_EQ(page->ask(Verb::counters), 0);  // a new request need not wait so long
     EXPECT_TRUE(due(at_ms(1111)));
     published(at_ms(1111));
-    EXPECT_TRUE(page->answered());
+    EXPECT_TRUE(page->answered(Verb::counters));
     EXPECT_TRUE(due(at_ms(11'110)));
     EXPECT_FALSE(due(at_ms(11'111)));  // 10 s after the last request
 }
@@ -158,7 +158,7 @@ TEST_F(Publisher, ARequestBeforeTheInternalThreadRunsIsToldApart) {
     std::string why;
     auto page = PageFile::open(directory, self(), &why);
     ASSERT_TRUE(page) << why;
-    EXPECT_EQ(page->request(), EAGAIN);
+    EXPECT_EQ(page->ask(Verb::counters), EAGAIN);
 }
 
 TEST_F(Publisher, AThreadThatIsThereBeforeThePageIsAskedAtOnce) {
@@ -168,7 +168,7 @@ TEST_F(Publisher, AThreadThatIsThereBeforeThePageIsAskedAtOnce) {
     std::string why;
     auto page = PageFile::open(directory, self(), &why);
     ASSERT_TRUE(page) << why;
-    EXPECT_EQ(page->request(), 0);
+    EXPECT_EQ(page->ask(Verb::counters), 0);
 }
 
 TEST_F(Publisher, ARingHasNoRowBeforeThereIsAPage) {
@@ -180,27 +180,29 @@ TEST_F(Publisher, ARingHasNoRowBeforeThereIsAPage) {
 }
 
 TEST_F(Publisher, ARequestForTheRulesIsAnsweredOnce) {
-    EXPECT_EQ(reload_asked(), 0u);
+    EXPECT_EQ(asked(Verb::reload), 0u);
     RowHandle row;
     set_socket(row, udp(7, Path::offloaded, Reason::none));
     std::string why;
     auto page = PageFile::open(directory, self(), &why);
     ASSERT_TRUE(page) << why;
-    EXPECT_EQ(reload_asked(), 0u);
-    EXPECT_EQ(page->request_reload(),
+    EXPECT_EQ(asked(Verb::reload), 0u);
+    EXPECT_EQ(page->ask(Verb::reload),
               EAGAIN);  // no internal thread yet; the next socket() looks, too
     will_publish();
-    EXPECT_EQ(page->request_reload(), 0);
-    const uint64_t asked = reload_asked();
-    EXPECT_NE(asked, 0u);
+    EXPECT_EQ(page->ask(Verb::reload), 0);
+    const uint64_t number = asked(Verb::reload);
+    EXPECT_NE(number, 0u);
     Header header;
-    EXPECT_FALSE(page->reload_answered(header));
-    set_rules(0, {1, 5, true, "by itself"});
-    EXPECT_EQ(reload_asked(), asked);
-    EXPECT_FALSE(page->reload_answered(header));
-    set_rules(asked, {2, 6, false, std::string(1000, 'x')});
-    EXPECT_EQ(reload_asked(), 0u);
-    ASSERT_TRUE(page->reload_answered(header));
+    EXPECT_FALSE(page->answered(Verb::reload));
+    set_rules({1, 5, true, "by itself"});
+    EXPECT_EQ(asked(Verb::reload), number);
+    EXPECT_FALSE(page->answered(Verb::reload));
+    set_rules({2, 6, false, std::string(1000, 'x')});
+    answer(Verb::reload, number);
+    EXPECT_EQ(asked(Verb::reload), 0u);
+    ASSERT_TRUE(page->answered(Verb::reload));
+    ASSERT_TRUE(page->header(header));
     EXPECT_EQ(header.rules_generation, 2u);
     EXPECT_EQ(header.rules_count, 6u);
     EXPECT_EQ(header.rules_ok, 0u);

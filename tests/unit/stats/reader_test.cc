@@ -76,8 +76,8 @@ TEST_F(Reader, CutShortWhileOpen) {
     EXPECT_THAT(why, HasSubstr("cut short"));
     ASSERT_EQ(truncate(path(self()).c_str(), 0), 0);
     EXPECT_FALSE(page->read(out, &why));
-    EXPECT_EQ(page->request(), EIO);
-    EXPECT_FALSE(page->answered());
+    EXPECT_EQ(page->ask(Verb::counters), EIO);
+    EXPECT_FALSE(page->answered(Verb::counters));
 }
 
 TEST_F(Reader, WrongMagicVersionStateAndPid) {

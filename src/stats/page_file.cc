@@ -1,0 +1,40 @@
+#include "stats/page_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <cstring>
+
+#include "base/sys.h"
+
+namespace vma::stats {
+
+int create_page_file(const char* path) {
+    return int(sys::raw(SYS_openat, AT_FDCWD, sys::ptr(path),
+                        O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+}
+
+int reserve_blocks(int fd, uint64_t offset, uint64_t n) {
+    rlimit limit{};
+    if (sys::raw(SYS_prlimit64, 0, RLIMIT_FSIZE, 0, sys::ptr(&limit)) == 0 &&
+        offset + n > limit.rlim_cur)
+        return -EFBIG;  // asked before: beyond it the kernel would send SIGXFSZ
+    const long error = sys::raw(SYS_fallocate, fd, 0, long(offset), long(n));
+    if (error != -EOPNOTSUPP) return int(error);
+    static constexpr char zeros[4096] = {};
+    for (uint64_t at = offset; at < offset + n; at += sizeof zeros) {
+        const long written = sys::raw(SYS_pwrite64, fd, sys::ptr(zeros), sizeof zeros, long(at));
+        if (written != long(sizeof zeros)) return written < 0 ? int(written) : -ENOSPC;
+    }
+    return 0;
+}
+
+char* page_file_name(char* out, const char* prefix, uint32_t pid) {
+    const size_t n = std::strlen(prefix);
+    std::memcpy(out, prefix, n);
+    return fmt::format_to(out + n, "{}", pid);
+}
+
+}  // namespace vma::stats
