@@ -24,7 +24,7 @@ LINKS = {
     "intercept": {"sock"},
 }
 # Tools that stay below the engine. Other tools and the tests may reach anywhere.
-TOOL_LINKS = {"stats": {"stats", "base"}, "vmad": {"broker", "engine", "repair", "stack", "dev", "base"}}
+TOOL_LINKS = {"stats": {"stats", "base"}, "capture": {"stats", "base"}, "vmad": {"broker", "engine", "repair", "stack", "dev", "base"}}
 # The one file that reads clocks; and what sans-io code must not see of the process it runs in.
 CLOCK_READERS = {"engine", "sock", "intercept"}
 SANS_IO = {"wire", "stack"}
