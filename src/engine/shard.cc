@@ -2,6 +2,7 @@
 
 #include <netinet/in.h>
 
+#include <algorithm>
 #include <array>
 #include <new>
 
@@ -17,6 +18,11 @@ uint8_t protocol_of(const PacketBuf& frame) {
     if (frame.len < 38) return 0;
     if (load_be16(frame.data + at) == 0x8100) at += 4;
     return load_be16(frame.data + at) == 0x0800 ? frame.data[at + 2 + 9] : 0;
+}
+
+// When a frame that has just been taken from the ring was received: no later than now, also when the clock was set back.
+int64_t receive_stamp(const PacketBuf& frame, int64_t realtime) {
+    return frame.meta.realtime_ns ? std::min(frame.meta.realtime_ns, realtime) : realtime;
 }
 
 }  // namespace
@@ -64,7 +70,7 @@ inline bool Shard::take_in(Packet frame, Instant now, int64_t& realtime) {
             return true;
         default:
             if (realtime == 0) realtime = realtime_ns();
-            udp_input(*udp_, std::move(frame), now, realtime);
+            udp_input(*udp_, std::move(frame), now, receive_stamp(*frame, realtime));
             return false;
     }
 }

@@ -39,8 +39,12 @@ WaitLimits Context::iomux_limits() {
 
 uint32_t Context::kernel_poll_ratio() {
     const Options& options = Runtime::options();
-    if (!options.is_set(Opt::rx_udp_poll_os_ratio)) return 16;
+    if (!kernel_poll_ratio_is_set()) return 16;
     return options.rx_udp_poll_os_ratio ? options.rx_udp_poll_os_ratio : UINT32_MAX;
+}
+
+bool Context::kernel_poll_ratio_is_set() {
+    return Runtime::options().is_set(Opt::rx_udp_poll_os_ratio);
 }
 
 }  // namespace vma::sock

@@ -13,8 +13,9 @@ struct Context {
     // Blocking socket calls: VMA_RX_POLL, and SO_RCVTIMEO or SO_SNDTIMEO from now on (0: for ever).
     static WaitLimits receive_limits(Duration timeout = {});
     static WaitLimits iomux_limits();  // select, poll, epoll: VMA_SELECT_POLL
-    // Empty looks at a ring between two looks at the kernel socket, in calls that do not wait.
+    // Looks at a ring between two looks at the kernel socket; the variable unset, only the empty looks of calls that do not wait.
     static uint32_t kernel_poll_ratio();
+    static bool kernel_poll_ratio_is_set();
 };
 
 }  // namespace vma::sock

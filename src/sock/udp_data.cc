@@ -50,22 +50,27 @@ class UdpReceive final : public WaitTarget {
             return true;
         }
         follow_presence();
-        const bool news = socket_.kernel_news_.load(std::memory_order_acquire);
         // As in Linux, an error is told before the datagrams that wait.
-        if (news && socket_.twin_error_.exchange(false, std::memory_order_acq_rel))
-            if (const int error = twin_option(fd_, SOL_SOCKET, SO_ERROR, 0)) {
+        if (socket_.kernel_news_.load(std::memory_order_acquire) &&
+            socket_.twin_error_.exchange(false, std::memory_order_acq_rel))
+            if (const int error = socket_.take_twin_error(fd_)) {
                 outcome = Outcome::error(error);
                 return true;
             }
-        if (news && (++socket_.turn_ & 7) == 0 && from_twin()) return true;
-        for (unsigned i = 0; i < shard_count_; i++)
-            if (from_ring(socket_.presences_[i])) return true;
-        if (socket_.handed_back_.load(std::memory_order_acquire)) {
-            std::lock_guard guard(socket_.control_);
-            socket_.finish_hand_back_if_drained();
-            return ready(false);
+        UdpSocket::Presence* const oldest = socket_.oldest_presence(shard_count_);
+        for (;;) {
+            if (oldest && from_ring(*oldest)) return true;
+            if (socket_.handed_back_.load(std::memory_order_acquire)) {
+                {
+                    std::lock_guard guard(socket_.control_);
+                    socket_.finish_hand_back_if_drained();
+                }
+                if (socket_.state() == SocketState::kernel) return ready(false);
+            }
+            if (!socket_.kernel_news_.load(std::memory_order_acquire)) return false;
+            if (from_twin()) return true;
+            // Another thread was quicker, and the news are gone.
         }
-        return news && from_twin();
     }
     void watch(Sleeper& sleeper) override { socket_.watch.add(sleeper); }
     void unwatch(Sleeper& sleeper) override { socket_.watch.remove(sleeper); }
@@ -90,9 +95,8 @@ class UdpReceive final : public WaitTarget {
     bool from_ring(UdpSocket::Presence& presence) {
         LeaseGuard guard(presence.shard->lease());
         UdpDatagram datagram;
-        if (!presence.endpoint->peek(datagram)) {
-            if (presence.shard->poll() == 0 || !presence.endpoint->peek(datagram)) return false;
-        }
+        if (!UdpSocket::first_of_ring(presence, datagram)) return false;
+        if (socket_.twin_is_older(fd_, *datagram.info)) return false;
         const uint32_t wanted = socket_.wanted_.load(std::memory_order_relaxed);
         const uint32_t local = wanted & kWantPktinfo ? socket_.local_for(datagram) : 0;
         const long n = copy_datagram_out(datagram, msg_, flags_, wanted, local);
@@ -117,6 +121,8 @@ class UdpReceive final : public WaitTarget {
         msg_.msg_namelen = name_room_;
         msg_.msg_controllen = control_room_;
         const ssize_t n = sys::recvmsg(fd_, &msg_, (flags_ & ~MSG_WAITALL) | MSG_DONTWAIT);
+        if (n == -EAGAIN || !(flags_ & MSG_PEEK))
+            socket_.twin_first_.store(0, std::memory_order_release);
         if (n == -EAGAIN) return false;
         socket_.kernel_news_.store(true, std::memory_order_release);  // there may be more
         if (n >= 0 && !(flags_ & MSG_PEEK)) {
@@ -146,18 +152,12 @@ Outcome UdpSocket::receive(int fd, msghdr* msg, int flags, RecvCall) {
         (!may_wait || state() == SocketState::kernel))
         return Outcome::kernel();
     UdpReceive target(*this, fd, *msg, flags);
+    if (target.ready(false)) return target.outcome;
     if (!may_wait) {
-        // The twin is asked each time after it had something, else every so many empty looks.
-        if (kernel_news_.load(std::memory_order_relaxed) ||
-            ++empty_looks_ >= Context::kernel_poll_ratio()) {
-            empty_looks_ = 0;
-            TwinEvents::drain();
-        }
-        if (target.ready(false)) return target.outcome;
+        if (is_twins_turn() && TwinEvents::drain() && target.ready(false)) return target.outcome;
         SocketCounters::add(counters.rx_eagain, 1);
         return Outcome::error(EAGAIN);
     }
-    if (target.ready(false)) return target.outcome;
     const Duration timeout = receive_timeout();
     switch (wait_until(target, governor_, Context::receive_limits(timeout))) {
         case WaitEnd::ready:
@@ -182,16 +182,14 @@ uint32_t UdpSocket::local_for(const UdpDatagram& datagram) const {
     return route ? route->source.v4_host() : 0;
 }
 
-Outcome UdpSocket::next_datagram_size(int) {
+Outcome UdpSocket::next_datagram_size(int fd) {
     if (state() != SocketState::offloaded) return Outcome::kernel();
-    const unsigned n = presence_count_.load(std::memory_order_acquire);
-    for (unsigned i = 0; i < n; i++) {
-        Presence& p = presences_[i];
-        LeaseGuard guard(p.shard->lease());
-        if (!p.endpoint->readable()) p.shard->poll();
-        if (p.endpoint->readable()) return Outcome::value(p.endpoint->next_size());
-    }
-    return Outcome::kernel();
+    Presence* const p = oldest_presence(presence_count_.load(std::memory_order_acquire));
+    if (p == nullptr) return Outcome::kernel();
+    LeaseGuard guard(p->shard->lease());
+    UdpDatagram first;
+    if (!first_of_ring(*p, first) || twin_is_older(fd, *first.info)) return Outcome::kernel();
+    return Outcome::value(p->endpoint->next_size());
 }
 
 void UdpSocket::ring_ready(const UdpEndpoint& endpoint) {
@@ -224,6 +222,7 @@ uint32_t UdpSocket::poll_events() {
 // ---- Sending
 
 int UdpSocket::take_twin_error(int fd) {
+    if (const int untold = untold_error_.exchange(0, std::memory_order_relaxed)) return untold;
     int error = 0;
     socklen_t len = sizeof error;
     sys::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len);

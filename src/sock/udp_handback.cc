@@ -2,6 +2,7 @@
 // stdio, the next program after exec) finds it there.
 #include <errno.h>
 #include <netinet/in.h>
+#include <poll.h>
 
 #include "sock/fork.h"
 #include "sock/udp_socket.h"
@@ -67,16 +68,31 @@ class Reinjection {
 
 }  // namespace
 
+// Does somebody read from the twin next who does not see what is queued here? After an option or call that is only the kernel's
+// this process goes on reading by its calls, and gets what is queued in both places in order.
+bool UdpSocket::is_read_elsewhere(Reason why) const {
+    const ShareRecord* const record = share();
+    return why != Reason::unsupported_option || (record && record->forks != forks_so_far());
+}
+
 bool UdpSocket::hand_back(Reason why) {
     std::lock_guard guard(control_);
     if (state() == SocketState::undecided) become_kernel(why);
-    if (state() == SocketState::kernel || handed_back_.exchange(true)) return true;
+    if (state() == SocketState::kernel) return true;
+    if (handed_back_.exchange(true)) {
+        if (is_read_elsewhere(why)) move_queue_to_twin();
+        finish_hand_back_if_drained();
+        return true;
+    }
     VMA_PROBE2(hand_back, fd(), unsigned(why));
     kernel_send_.store(true, std::memory_order_release);
     reason_.store(why, std::memory_order_relaxed);
     leave_shards();
     publish_state();
-    move_queue_to_twin();
+    // Behind what waits in the twin already it would be out of order.
+    pollfd twin{fd(), POLLIN, 0};
+    const timespec zero{};
+    if (is_read_elsewhere(why) || sys::ppoll(&twin, 1, &zero) == 0) move_queue_to_twin();
     finish_hand_back_if_drained();
     // A forked child may be waiting for just this.
     answer_share(true);

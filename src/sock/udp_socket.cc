@@ -236,6 +236,8 @@ void UdpSocket::decide_receive(int fd) {
         become_kernel(why);
         return;
     }
+    // Early: the kernel needs a moment, as long as the first ring takes to open.
+    if (state() != SocketState::offloaded) stamp_twin(fd);
     // Old flows go only after the new ones are in place: no datagram of the peer falls between.
     std::array<Steered, kMaxKeys> old;
     const unsigned old_count = steered_count_;

@@ -142,10 +142,25 @@ class UdpSocket final : public Socket {
     void follow_addresses();
     void become_kernel(Reason why);
     void finish_hand_back_if_drained();
+    bool is_read_elsewhere(Reason why) const;
     void move_queue_to_twin();
     void read_names(int fd);
     stats::SocketIdentity identity() const;
     void publish_state();
+
+    // udp_order.cc. Receive stamps, ns of CLOCK_REALTIME.
+    static constexpr int64_t kNothing = INT64_MAX;
+    static void stamp_twin(int fd);
+    // Of the twin's first datagram; kNothing: it has none.
+    int64_t first_of_twin(int fd);
+    // [lease] Has the twin one that came before `first`, a ring's? It is looked at when that is due.
+    bool twin_is_older(int fd, const UdpRxInfo& first);
+    // One look more: is it the one at which the twin is looked at, too?
+    bool is_twins_turn();
+    // [lease] The oldest of the ring; polls it when there is none. False: none.
+    static bool first_of_ring(Presence& presence, UdpDatagram& out);
+    // Of `count` presences the one to read from first; null: there is nothing. A single one is not looked at.
+    Presence* oldest_presence(unsigned count);
 
     Destination destination(int fd, const Endpoint& to);
     Destination resolve(int fd, const Endpoint& to);
@@ -174,8 +189,9 @@ class UdpSocket final : public Socket {
     std::atomic<bool> handed_back_{false};  // steering is gone, queue not drained yet
     std::atomic<bool> kernel_send_{false};  // every datagram by the twin
     uint64_t steered_generation_ = 0;
-    uint32_t empty_looks_ = 0;
-    uint32_t turn_ = 0;
+    uint32_t looks_ = 0;
+    std::atomic<int64_t> twin_first_{0};  // first_of_twin(), 0: to be asked for
+    std::atomic<int> untold_error_{0};    // of the twin, that a look at it took
 
     std::array<Presence, kMaxPresence> presences_;
     std::atomic<unsigned> presence_count_{0};

@@ -196,6 +196,7 @@ WaitEnd wait_until(WaitTarget& target, SpinGovernor& governor, const WaitLimits&
 namespace {
 OwnFd g_twins;
 SpinLock g_twins_lock;
+std::atomic<int64_t> g_drained_at{0};  // monotonic, ns: what came to a twin before is known
 }  // namespace
 
 int TwinEvents::fd() { return g_twins.fd(); }
@@ -223,6 +224,7 @@ void TwinEvents::remove(int twin_fd) {
 bool TwinEvents::drain() {
     if (!g_twins.valid()) return false;
     bool any = false;
+    const Instant begun = monotonic_now();
     epoll_event events[16];
     for (;;) {
         const int n = sys::epoll_wait(g_twins.fd(), events, 16, 0);
@@ -230,8 +232,14 @@ bool TwinEvents::drain() {
             auto* socket = reinterpret_cast<Socket*>(events[i].data.u64 & 0xffffffffffffull);
             any |= socket->twin_event(uint16_t(events[i].data.u64 >> 48), events[i].events);
         }
-        if (n < 16) return any;
+        if (n < 16) break;
     }
+    g_drained_at.store(begun.ns, std::memory_order_release);
+    return any;
+}
+
+bool TwinEvents::is_due(Instant taken) {
+    return taken.ns > g_drained_at.load(std::memory_order_acquire) + kTwinsEvery.ns;
 }
 
 void TwinEvents::forget_in_child() {

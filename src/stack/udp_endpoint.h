@@ -37,8 +37,9 @@ struct UdpRxInfo {
     uint32_t charge = 0;         // of one datagram
     uint16_t segment_size = 0;   // 0: a single datagram
     uint8_t ttl = 0, tos = 0;
-    Instant arrival;          // when the frame was taken from the ring
-    int64_t realtime_ns = 0;  // the same moment on CLOCK_REALTIME, for SO_TIMESTAMP
+    Instant arrival;  // when the frame was taken from the ring
+    int64_t realtime_ns =
+        0;  // when the host received it, CLOCK_REALTIME: SO_TIMESTAMP, and the order among paths
 };
 
 // One unread datagram as a reader sees it. Views are valid until it is consumed.

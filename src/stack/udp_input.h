@@ -27,7 +27,7 @@ struct UdpStack {
 // Consumes `frame` (not empty). none: it was queued (or it is a fragment that waits for the others). Ethernet, at most one 802.1Q tag
 // (VLAN id 0 only), IPv4, UDP. The UDP checksum is verified unless meta.checksum_good; 0 means none was sent (RFC 768).
 // A frame with meta.gso_size > 0 holds several datagrams of one flow.
-// `now` and `realtime_ns` are the arrival stamps that readers see.
+// `now`: when it was taken from the ring; `realtime_ns`: the receive stamp that readers see.
 DropReason udp_input(UdpStack& stack, Packet frame, Instant now, int64_t realtime_ns);
 
 }  // namespace vma

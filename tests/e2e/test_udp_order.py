@@ -1,8 +1,12 @@
 """Sockets whose place is decided late, or looked at again later: unbound ones that a thread waits on already,
-SO_REUSEPORT before connect, and a network that changes under an offloaded socket."""
+SO_REUSEPORT before connect, and a network that changes under an offloaded socket. And the order of what comes on several
+paths."""
 
 import json
 import os
+import random
+import socket
+import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
@@ -89,6 +93,49 @@ class NetworkChanges(case.NetCase):
 
                 self.assertTrue(eventually(offloaded, 5), "the server was left to the kernel")
                 echo.kill()
+
+
+class Paths(case.NetCase):
+    """One socket, four paths: the rings of two interfaces; in fragments, and from the host itself, by the kernel."""
+
+    letters = "abc"
+    WHOLE = 600
+
+    def test_order_of_receipt(self):
+        for preload in (False, True):
+            for number, way in enumerate(("block", "poll", "spin")):
+                with self.subTest(preload=preload, way=way):
+                    self.in_order(preload, way, PORT + 20 + number)
+
+    def in_order(self, preload, way, port):
+        seed = random.randrange(1 << 30)
+        print("seed", seed)
+        rng = random.Random(seed)
+        paths = [(self.a, self.b.addresses["a"], 20), (self.c, self.b.addresses["c"], 20),
+                 (self.a, self.b.addresses["a"], 4000), (self.b, "127.0.0.1", 20)]
+        senders = [space.socket(socket.AF_INET, socket.SOCK_DGRAM) for space, _, _ in paths]
+        for sender in senders:
+            self.addCleanup(sender.close)
+        receiver = self.python(self.b, "udp_order.py", way, port, self.WHOLE, start=True, preload=preload,
+                               stdin=subprocess.PIPE)
+        receiver.expect("ready")
+        # Bursts on one path, and changes from each datagram to the next.
+        chosen = []
+        while len(chosen) < self.WHOLE:
+            chosen += [rng.randrange(len(paths))] * rng.choice((1, 1, 1, 1, 8))
+        chosen = chosen[:self.WHOLE]
+        before = self.b.counters("Udp")["InDatagrams"]
+        # From one CPU: two of them would make the kernel's own order a matter of chance.
+        cpus = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {min(cpus)})
+        for n, path in enumerate(chosen):
+            _, address, size = paths[path]
+            senders[path].sendto(b"%d " % n + bytes(size), (address, port))
+        os.sched_setaffinity(0, cpus)
+        receiver.tell("read")
+        self.assertEqual(receiver.wait(30), 0, f"seed {seed}\n{receiver.out}")
+        by_kernel = self.b.counters("Udp")["InDatagrams"] - before
+        self.assertEqual(by_kernel, sum(path >= 2 for path in chosen) if preload else self.WHOLE)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 #include <linux/types.h>
 
 #define VMA_HOOK_MAGIC 0x766d6172u /* "vmar" */
-#define VMA_HOOK_VERSION 5u
+#define VMA_HOOK_VERSION 6u
 
 /* Slots 1..VMA_SLOTS-1 are rings; entry 0 of the slot table is the hook's head. */
 #define VMA_SLOTS 512
@@ -129,8 +129,10 @@ struct vma_frame_meta {
     __u8 has_vlan;
     __u8 copied; /* the kernel has this frame too (ICMP errors, multicast) */
     __u8 zero;
+    __u64
+        stamp; /* CLOCK_REALTIME when the kernel received it, in ns; 0: it stamps nothing at the moment */
 };
-#define VMA_FRAME_OFFSET 18
+#define VMA_FRAME_OFFSET 26
 #define VMA_FRAME_MAX 66560
 
 /* sk_buff's ip_summed. */
@@ -143,5 +145,5 @@ struct vma_frame_meta {
 static_assert(sizeof(vma_flow_key) == 40 && sizeof(vma_flow) == 24 && sizeof(vma_slot) == 128 &&
               sizeof(vma_hook_head) <= sizeof(vma_slot) && sizeof(vma_group_key) == 12 &&
               sizeof(vma_group) == 8 * VMA_GROUP_RINGS && sizeof(vma_twin_key) == 16 &&
-              sizeof(vma_owner) == 128 + 4 * VMA_GATES && sizeof(vma_frame_meta) == 16);
+              sizeof(vma_owner) == 128 + 4 * VMA_GATES && sizeof(vma_frame_meta) == 24);
 #endif

@@ -204,6 +204,7 @@ static __always_inline void fill_meta(struct __sk_buff* skb, struct vma_frame_me
     meta->ip_summed = BPF_CORE_READ_BITFIELD(kernel_skb, ip_summed);
     meta->copied = copied;
     meta->zero = 0;
+    meta->stamp = skb->tstamp;
 }
 
 // Wakes the reader if it sleeps. Called after the submit, whose atomic exchange of the record header is a full barrier: either

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/own_fd.h"
 #include "dev/packet/bpf_calls.h"
 #include "ring_pair.h"
@@ -105,6 +106,33 @@ TEST_F(PacketRingTest, kernel_udp_super_frames_come_whole_and_vouched_for) {
     EXPECT_EQ(got[0]->meta.ifindex, uint32_t(veth->b().ifindex));
     EXPECT_EQ(std::memcmp(got[0]->data + 42, data.data(), data.size()), 0);
     got.clear();
+    close(fd);
+}
+
+// As soon as any socket of the machine asks for stamps the kernel stamps what it receives, and the ring has that stamp.
+TEST_F(PacketRingTest, frames_have_the_kernels_receive_stamp) {
+    Pool pool;
+    std::string why;
+    auto ring = open_ring(veth->b(), pool.pool, &why);
+    ASSERT_TRUE(ring) << why;
+    std::unique_ptr<Ring> owned(*ring);
+    ASSERT_TRUE(owned->steer(flow(7003)));
+    const int fd = kernel_socket(veth->a(), SOCK_DGRAM, 9003);
+    ASSERT_EQ(connect_to(fd, veth->b(), 7003), 0);
+    const int one = 1;
+    ASSERT_EQ(setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof(one)), 0);
+    // The kernel begins to stamp a little after the call has returned.
+    int64_t stamp = 0, before = 0;
+    const Instant end = monotonic_now() + Duration::millis(10000);
+    while (stamp == 0 && monotonic_now() < end) {
+        before = realtime_ns();
+        ASSERT_EQ(send(fd, "x", 1, 0), 1);
+        auto got = receive(*owned, 1);
+        ASSERT_EQ(got.size(), 1u);
+        stamp = got[0]->meta.realtime_ns;
+    }
+    EXPECT_GE(stamp, before);
+    EXPECT_LE(stamp, realtime_ns());
     close(fd);
 }
 

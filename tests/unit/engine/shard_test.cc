@@ -1,12 +1,15 @@
-// Shard: the sleep protocol when several threads sleep on one ring.
+// Shard: the sleep protocol when several threads sleep on one ring, and the receive stamps of what a ring brings.
 #include "engine/shard.h"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <deque>
 
+#include "base/clock.h"
 #include "base/own_fd.h"
 #include "support/quiet_ring.h"
+#include "unit/stack/udp_fixture.h"
 
 namespace vma {
 namespace {
@@ -52,14 +55,38 @@ class BellRing final : public QuietRing {
     bool sleeping_ = false, bell_ = false;
 };
 
-class ShardSleep : public testing::Test {
+// A ring that brings datagrams from 10.0.0.2 to port 7777 of 10.0.0.1, each with a receive stamp of its own.
+class StampRing final : public QuietRing {
+  public:
+    explicit StampRing(PacketPool& pool) : pool_(pool) {}
+    void arrive(int64_t stamp) { stamps_.push_back(stamp); }
+
+    unsigned recv(std::span<Packet> out) override {
+        const test::Bytes frame = test::udp_frame({});
+        unsigned n = 0;
+        for (; n < out.size() && !stamps_.empty(); n++, stamps_.pop_front()) {
+            out[n] = pool_.take(uint32_t(frame.size()));
+            std::memcpy(out[n]->data, frame.data(), frame.size());
+            out[n]->len = uint32_t(frame.size());
+            out[n]->meta.realtime_ns = stamps_.front();
+        }
+        return n;
+    }
+
+  private:
+    PacketPool& pool_;
+    std::deque<int64_t> stamps_;
+};
+
+template <class OneRing>
+class ShardOver : public testing::Test {
   protected:
     void SetUp() override {
         auto arena = Arena::create(Arena::kDefaultReserve, &memory_);
         ASSERT_TRUE(arena.ok());
         arena_ = *arena;
         auto* pool = arena_->make<PacketPool>(*arena_, PoolLimits{});
-        ring_ = new BellRing(*pool);
+        ring_ = new OneRing(*pool);
         Shard::Parts parts;
         parts.arena = arena_;
         parts.pool = pool;
@@ -72,9 +99,11 @@ class ShardSleep : public testing::Test {
 
     OwnFd memory_;
     Arena* arena_ = nullptr;
-    BellRing* ring_ = nullptr;
+    OneRing* ring_ = nullptr;
     Shard* shard_ = nullptr;
 };
+using ShardSleep = ShardOver<BellRing>;
+using ShardStamps = ShardOver<StampRing>;
 
 // One thread sleeps, a frame rings for it, a second one arms before the first has looked: the bell is gone, so the frame
 // must have been handed out and the ring must ring for the next one.
@@ -110,6 +139,31 @@ TEST_F(ShardSleep, ManyFramesAtOnce) {
     EXPECT_TRUE(ring_->sleeping());
     shard_->disarm();
     shard_->disarm();
+}
+
+// What a reader sees, and what orders a datagram among those of other paths: the ring's stamp. Without one the time at which it
+// was taken from the ring, which is also the latest that a stamp can be.
+TEST_F(ShardStamps, TheRingsStampOrTheTimeItWasTaken) {
+    LeaseGuard lease(shard_->lease());
+    UdpEndpoint* const endpoint = shard_->make_udp({IpAddr::any_v4(), test::kOurPort});
+    ASSERT_NE(endpoint, nullptr);
+    ASSERT_TRUE(shard_->udp().demux.insert(endpoint->tuple(), *endpoint).ok());
+    const int64_t before = realtime_ns();
+    for (const int64_t stamp : {before - 5000, before - 3000, int64_t(0), before + int64_t(3600e9)})
+        ring_->arrive(stamp);
+    ASSERT_EQ(shard_->poll(), 4u);
+    const int64_t after = realtime_ns();
+    std::vector<int64_t> seen;
+    for (UdpDatagram d; endpoint->peek(d); endpoint->consume()) seen.push_back(d.info->realtime_ns);
+    ASSERT_EQ(seen.size(), 4u);
+    EXPECT_EQ(seen[0], before - 5000);
+    EXPECT_EQ(seen[1], before - 3000);
+    for (const int64_t taken : {seen[2], seen[3]}) {
+        EXPECT_GE(taken, before);
+        EXPECT_LE(taken, after);
+    }
+    shard_->udp().demux.remove(endpoint->tuple());
+    shard_->free_udp(endpoint);
 }
 
 struct Words {

@@ -1,0 +1,103 @@
+// Which datagram a UDP socket's program gets next: within a path they come as they came, among the paths (the ring of each
+// interface, the twin) the one with the oldest receive stamp is first. docs/decisions/0014-datagram-order.md.
+#include <errno.h>
+#include <linux/sockios.h>
+#include <sys/time.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/clock.h"
+#include "sock/context.h"
+#include "sock/udp_socket.h"
+
+namespace vma::sock {
+namespace {
+
+// The receive stamp among the control messages of a socket that asks for it, or 0.
+int64_t stamp_among(msghdr& msg) {
+    for (cmsghdr* c = CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c)) {
+        if (c->cmsg_level != SOL_SOCKET) continue;
+        if (c->cmsg_type == SO_TIMESTAMPNS) {
+            timespec at;
+            std::memcpy(&at, CMSG_DATA(c), sizeof at);
+            return int64_t(at.tv_sec) * 1000000000 + at.tv_nsec;
+        }
+        if (c->cmsg_type == SO_TIMESTAMP) {
+            timeval at;
+            std::memcpy(&at, CMSG_DATA(c), sizeof at);
+            return int64_t(at.tv_sec) * 1000000000 + int64_t(at.tv_usec) * 1000;
+        }
+    }
+    return 0;
+}
+
+}  // namespace
+
+// The request for the last datagram's stamp makes the kernel stamp what comes from here on. Nothing else shows it: no control
+// message, no option.
+void UdpSocket::stamp_twin(int fd) {
+    timespec unused;
+    sys::ioctl(fd, SIOCGSTAMPNS_OLD, &unused);
+}
+
+int64_t UdpSocket::first_of_twin(int fd) {
+    if (const int64_t known = twin_first_.load(std::memory_order_acquire)) return known;
+    // Cleared first: news that arrive from here on set it again.
+    kernel_news_.store(false, std::memory_order_release);
+    alignas(cmsghdr) char control[256];
+    msghdr msg{};
+    msg.msg_control = control;
+    msg.msg_controllen = sizeof control;
+    const ssize_t n = sys::recvmsg(fd, &msg, MSG_PEEK | MSG_DONTWAIT);
+    if (n == -EAGAIN) return kNothing;
+    kernel_news_.store(true, std::memory_order_release);
+    if (n < 0) {
+        // An error in place of a datagram, which is told once: whoever receives or sends next has it.
+        untold_error_.store(int(-n), std::memory_order_relaxed);
+        twin_error_.store(true, std::memory_order_release);
+        return kNothing;
+    }
+    int64_t stamp = stamp_among(msg);
+    timespec at{};
+    if (stamp == 0 && sys::ioctl(fd, SIOCGSTAMPNS_OLD, &at) == 0)
+        stamp = int64_t(at.tv_sec) * 1000000000 + at.tv_nsec;
+    // A stamp of the future (the clock was set back) would keep it waiting until then.
+    const int64_t now = realtime_ns();
+    stamp = stamp == 0 ? now : std::min(stamp, now);
+    twin_first_.store(stamp, std::memory_order_release);
+    return stamp;
+}
+
+bool UdpSocket::twin_is_older(int fd, const UdpRxInfo& first) {
+    if (Context::kernel_poll_ratio_is_set() ? is_twins_turn() : TwinEvents::is_due(first.arrival))
+        TwinEvents::drain();
+    return kernel_news_.load(std::memory_order_acquire) && first_of_twin(fd) < first.realtime_ns;
+}
+
+bool UdpSocket::is_twins_turn() {
+    if (++looks_ < Context::kernel_poll_ratio()) return false;
+    looks_ = 0;
+    return true;
+}
+
+bool UdpSocket::first_of_ring(Presence& presence, UdpDatagram& out) {
+    return presence.endpoint->peek(out) || (presence.shard->poll() && presence.endpoint->peek(out));
+}
+
+UdpSocket::Presence* UdpSocket::oldest_presence(unsigned count) {
+    if (count <= 1) return count ? &presences_[0] : nullptr;
+    Presence* oldest = nullptr;
+    int64_t stamp = 0;
+    for (unsigned i = 0; i < count; i++) {
+        LeaseGuard guard(presences_[i].shard->lease());
+        UdpDatagram datagram;
+        if (!first_of_ring(presences_[i], datagram)) continue;
+        if (oldest && datagram.info->realtime_ns >= stamp) continue;
+        oldest = &presences_[i];
+        stamp = datagram.info->realtime_ns;
+    }
+    return oldest;
+}
+
+}  // namespace vma::sock
