@@ -21,12 +21,13 @@ LINKS = {
     "repair": {"stack", "wire", "base"},
     "broker": {"repair", "stack", "base"},
     "sock": {"engine", "repair", "broker"},
-    "intercept": {"sock"},
+    "extra": {"sock"},
+    "intercept": {"extra", "sock"},
 }
 # Tools that stay below the engine. Other tools and the tests may reach anywhere.
 TOOL_LINKS = {"stats": {"stats", "base"}, "capture": {"stats", "base"}, "vmad": {"broker", "engine", "repair", "stack", "dev", "base"}}
 # The one file that reads clocks; and what sans-io code must not see of the process it runs in.
-CLOCK_READERS = {"engine", "sock", "intercept"}
+CLOCK_READERS = {"engine", "sock", "extra", "intercept"}
 SANS_IO = {"wire", "stack"}
 PROCESS_HEADERS = re.compile(
     r"(base/(clock|sys|own_fd|lock|spin_lock)\.h|mutex|shared_mutex|thread|condition_variable|chrono|ctime|time\.h|unistd\.h"

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "base/arena.h"
 #include "base/drop.h"
@@ -240,6 +241,14 @@ class TcpEngine {
     // Takes what an entry of the core reported, for calls the socket layer makes itself.
     void absorb(TcpConnection& connection, const tcp::Actions& actions, Instant now);
 
+    static constexpr uint32_t kMaxHead = 14 + 20 + 60;  // Ethernet, IPv4, TCP with options
+    // Ethernet, IPv4 and TCP header of the connection's next segment, without options. Returns its length.
+    uint32_t header_template(const TcpConnection& connection,
+                             std::span<uint8_t, kMaxHead> to) const;
+    // Does all that sending `text` in one segment takes, but for the ring: nothing changes. False: it would not leave as one
+    // segment now.
+    bool rehearse(TcpConnection& connection, const iovec& text) const;
+
     // Connections without an owner that still have bytes or a FIN on their way: how many, and one for which `want` holds.
     uint64_t unfinished() const;
     template <class Want>
@@ -293,6 +302,9 @@ class TcpEngine {
     // 0, or why the ring did not take it.
     int send_segment(const tcp::SegmentHead& head, const TcpPath& path, const FlowTuple& tuple,
                      uint16_t* ip_id, const tcp::SegmentPlan* plan);
+    // The frame with its head in the kMaxHead bytes at `bytes`; one without a head: the options do not fit.
+    TxFrame build_segment(const tcp::SegmentHead& head, const TcpPath& path, const FlowTuple& tuple,
+                          uint16_t ip_id, const tcp::SegmentPlan* plan, uint8_t* bytes) const;
     void reply(const tcp::SegmentHead& head, const Received& to, uint8_t ttl, uint8_t tos);
     void become_time_wait(TcpConnection& c, Instant now);
     void leave_tuple(TcpConnection& c);

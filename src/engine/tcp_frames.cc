@@ -25,26 +25,35 @@ namespace {
 constexpr uint64_t kOwnFlowAfter = 64;
 constexpr Duration kNeighborRetry = Duration::millis(5);
 constexpr Duration kRoomRetry = Duration::millis(1);
-constexpr uint32_t kMaxHead = 14 + 20 + 60;
 constexpr unsigned kPlansPerPull = 64;  // a sender must not keep the lease for ever
+
+// An acknowledgement as `t` would send it now, without options.
+tcp::SegmentHead plain_head(const tcp::Tcb& t) {
+    tcp::SegmentHead head;
+    head.seq = t.snd.nxt;
+    head.ack = t.rcv.nxt;
+    head.wnd = uint16_t(t.rcv.wnd() >> t.rcv.wscale);
+    head.flags = tcp::kAck;
+    return head;
+}
 
 }  // namespace
 
 // ---- out
 
-int TcpEngine::send_segment(const tcp::SegmentHead& head, const TcpPath& path,
-                            const FlowTuple& tuple, uint16_t* ip_id, const tcp::SegmentPlan* plan) {
-    uint8_t bytes[kMaxHead];
+TxFrame TcpEngine::build_segment(const tcp::SegmentHead& head, const TcpPath& path,
+                                 const FlowTuple& tuple, uint16_t ip_id,
+                                 const tcp::SegmentPlan* plan, uint8_t* bytes) const {
     const uint32_t payload = plan ? plan->payload_len : 0;
     const auto options = emit_tcp_options(head.opt, ByteSpan(bytes + 54, 40));
-    if (!options) return EINVAL;
+    if (!options) return {};
     const uint32_t tcp_len = kTcpSize + *options + payload;
     emit_ethernet({path.dst_mac, shard_.mac(), ethertype::ipv4, false, 0}, ByteSpan(bytes, 14));
     Ipv4Header ip;
     ip.src = tuple.local.addr.v4_host();
     ip.dst = tuple.remote.addr.v4_host();
     ip.total_len = uint16_t(std::min<uint32_t>(20 + tcp_len, 65535));
-    ip.id = ip_id ? (*ip_id)++ : 0;
+    ip.id = ip_id;
     ip.dont_fragment = true;
     ip.tos =
         uint8_t((path.tos & ~3u) | (head.ect ? 2u : 0u));  // ECN is TCP's, not the application's
@@ -84,10 +93,39 @@ int TcpEngine::send_segment(const tcp::SegmentHead& head, const TcpPath& path,
         if (plan) pseudo.add_iovecs(plan->slices, plan->slice_count);
         store_be16(bytes + 34 + kTcpChecksumOffset, pseudo.finish());
     }
+    return frame;
+}
+
+int TcpEngine::send_segment(const tcp::SegmentHead& head, const TcpPath& path,
+                            const FlowTuple& tuple, uint16_t* ip_id, const tcp::SegmentPlan* plan) {
+    uint8_t bytes[kMaxHead];
+    const TxFrame frame = build_segment(head, path, tuple, ip_id ? (*ip_id)++ : 0, plan, bytes);
+    if (frame.head.empty()) return EINVAL;
     counters_.segments_out++;
     const int refused = shard_.send(frame);
     if (refused) counters_.frames_refused++;
     return refused;
+}
+
+uint32_t TcpEngine::header_template(const TcpConnection& c, std::span<uint8_t, kMaxHead> to) const {
+    return uint32_t(
+        build_segment(plain_head(c.tcb), c.path, c.tuple, 0, nullptr, to.data()).head.size());
+}
+
+bool TcpEngine::rehearse(TcpConnection& c, const iovec& text) const {
+    const tcp::Tcb& t = c.tcb;
+    const uint32_t window = std::min(t.snd.wnd, t.cc.cwnd);
+    if (!t.can_send() || tcp::unsent_bytes(t) != 0 || text.iov_len == 0 || !c.path.resolved ||
+        text.iov_len > t.snd.mss || t.flight() + text.iov_len > window)
+        return false;
+    tcp::SegmentPlan plan;
+    plan.head = plain_head(t);
+    plan.head.flags |= tcp::kPsh;
+    plan.slices[0] = text;
+    plan.slice_count = 1;
+    plan.payload_len = uint32_t(text.iov_len);
+    uint8_t bytes[kMaxHead];
+    return !build_segment(plan.head, c.path, c.tuple, c.ip_id, &plan, bytes).head.empty();
 }
 
 // Answers the sender of a received segment from the tuple it addressed.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "extra/api.h"
 #include "intercept/hooks.h"
 
 namespace vma::hook {
@@ -125,10 +126,10 @@ int setsockopt(int fd, int level, int option, const void* value, socklen_t len) 
 }
 
 int getsockopt(int fd, int level, int option, void* value, socklen_t* len) {
-    // fd -1 with this option is how vma_extra.h finds the extra API.
-    constexpr int kExtraApi = 2800;
-    const bool extra = fd == -1 && level == SOL_SOCKET && option == kExtraApi && !inside_library();
-    if (!extra && !ours(fd)) return libc.getsockopt(fd, level, option, value, len);
+    if (extra::asks_for_table(fd, level, option) && !inside_library())
+        return answer<int>([=] { return extra::give_table(option, value, len); },
+                           [=] { return libc.getsockopt(fd, level, option, value, len); });
+    if (!ours(fd)) return libc.getsockopt(fd, level, option, value, len);
     return answer<int>([=] { return sock::getsockopt(fd, level, option, value, len); },
                        [=] { return libc.getsockopt(fd, level, option, value, len); });
 }

@@ -13,14 +13,11 @@
 
 #include "base/clock.h"
 #include "sock/context.h"
-#include "sock/epoll.h"
-#include "sock/fd_table.h"
-#include "sock/fork.h"
 #include "sock/poll_select.h"
 #include "sock/process.h"
 #include "sock/stats_rows.h"
-#include "sock/tcp_socket.h"
-#include "sock/udp_socket.h"
+#include "sock/thread_offload.h"
+#include "sock/using.h"
 
 namespace vma::sock {
 namespace {
@@ -31,39 +28,10 @@ Reason born_kernel(int domain, int kind, int protocol) {
     if (domain != AF_INET) return Reason::family;
     const int ours = kind == SOCK_DGRAM ? IPPROTO_UDP : kind == SOCK_STREAM ? IPPROTO_TCP : -1;
     if (ours < 0 || (protocol != 0 && protocol != ours)) return Reason::protocol;
-    if (!Runtime::options().offloaded_sockets) return Reason::offload_off;
+    if (!thread_offloads(Runtime::options().offloaded_sockets)) return Reason::offload_off;
     if (Runtime::snapshot().rules.decide_early(ours) == Transport::os) return Reason::rule;
     return why_pass_through();
 }
-
-// The object behind `fd`, settled for use in this process.
-class Using {
-  public:
-    explicit Using(int fd) : ref_(fd) {
-        if (ref_ && ref_.get()->inherited.load(std::memory_order_acquire)) inherit(*ref_.get());
-    }
-    UdpSocket* udp() const {
-        return ref_ && ref_.get()->kind == ObjectKind::udp ? static_cast<UdpSocket*>(ref_.get())
-                                                           : nullptr;
-    }
-    TcpSocket* tcp() const {
-        return ref_ && ref_.get()->kind == ObjectKind::tcp ? static_cast<TcpSocket*>(ref_.get())
-                                                           : nullptr;
-    }
-    Socket* socket() const {
-        return ref_ && ref_.get()->is_socket()
-                   ? static_cast<Socket*>(static_cast<Pollable*>(ref_.get()))
-                   : nullptr;
-    }
-    Epoll* epoll() const {
-        return ref_ && ref_.get()->kind == ObjectKind::epoll ? static_cast<Epoll*>(ref_.get())
-                                                             : nullptr;
-    }
-    Object* object() const { return ref_.get(); }
-
-  private:
-    ObjectRef ref_;
-};
 
 void descriptor_gone(int fd) {
     Object* object = FdTable::remove(fd);

@@ -115,7 +115,6 @@ void accepted_by_kernel(int listener, int fd, int flags);
 Outcome getsockname(int fd, sockaddr* addr, socklen_t* len);
 Outcome getpeername(int fd, sockaddr* addr, socklen_t* len);
 Outcome setsockopt(int fd, int level, int name, const void* value, socklen_t len);
-// Also called for fd -1 with SOL_SOCKET and 2800 (the extra API's entry, spec extra_api).
 Outcome getsockopt(int fd, int level, int name, void* value, socklen_t* len);
 Outcome fcntl(int fd, int cmd,
               long arg);  // F_DUPFD*: answer kernel (after whatever is needed); dup() follows
@@ -125,6 +124,8 @@ Outcome ioctl(int fd, unsigned long request, void* arg);
 // was (a zero-byte read, a null msg_name with a non-null length and the like differ). The caller's
 // msg_namelen, msg_controllen and msg_flags are results as in recvmsg(2).
 enum class RecvCall : uint8_t { read, readv, recv, recvfrom, recvmsg };
+// A send flag of the extra API: goes all the way but onto the wire. A number that Linux's sends ignore (MSG_SYN).
+inline constexpr int kSendDummy = 0x400;
 enum class SendCall : uint8_t { write, writev, send, sendto, sendmsg };
 Outcome recvmsg(int fd, msghdr* msg, int flags, RecvCall call);
 Outcome recvmmsg(int fd, mmsghdr* vec, unsigned n, int flags, timespec* timeout);

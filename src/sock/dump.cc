@@ -54,6 +54,11 @@ void dump_identity(LogLevel at, const Socket& socket, const Endpoint& local, con
          n.rx_packets, n.rx_bytes, n.rx_eagain, n.rx_errors, n.rx_os_packets, n.rx_os_bytes);
     line(at, "  tx: {} packets {} bytes {} eagain {} errors, by the kernel {} packets {} bytes",
          n.tx_packets, n.tx_bytes, n.tx_eagain, n.tx_errors, n.tx_os_packets, n.tx_os_bytes);
+    if (n.rx_zcopy || n.rx_callback || n.tx_dummy)
+        line(at,
+             "  extra API: {} given out uncopied, {} of them kept now, {} shown to a callback, {} "
+             "dummy sends",
+             n.rx_zcopy, n.rx_kept, n.rx_callback, n.tx_dummy);
 }
 
 // What the lease protects, taken under it and written without it.

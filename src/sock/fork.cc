@@ -20,6 +20,7 @@
 #include "sock/handover.h"
 #include "sock/stats_rows.h"
 #include "sock/tcp_socket.h"
+#include "sock/thread_offload.h"
 #include "sock/udp_socket.h"
 #include "sock/walk.h"
 
@@ -137,6 +138,7 @@ void fork_in_child() {
     udp_forget_in_child();
     tcp_forget_in_child();
     epoll_forget_in_child();
+    thread_offload_forget_in_child();
     stats_forget_in_child();
     broker_forget_in_child(door);
     Runtime::forget_in_child();

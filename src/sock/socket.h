@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <mutex>
 #include <new>
+#include <span>
 
 #include "base/ip_addr.h"
 #include "base/log.h"
@@ -33,6 +34,7 @@ struct SocketCounters {
     std::atomic<uint64_t> rx_os_packets{0}, rx_os_bytes{0};
     std::atomic<uint64_t> tx_packets{0}, tx_bytes{0}, tx_eagain{0}, tx_errors{0};
     std::atomic<uint64_t> tx_os_packets{0}, tx_os_bytes{0};
+    std::atomic<uint64_t> rx_zcopy{0}, rx_kept{0}, rx_callback{0}, tx_dummy{0};
     static void add(std::atomic<uint64_t>& counter, uint64_t n) {
         counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
     }
@@ -86,6 +88,14 @@ class Socket : public Pollable {
     virtual Shown show() = 0;
     // The same into the statistics page.
     virtual void publish_all() = 0;
+    // ---- For the extra API (udp_rings.cc, tcp_rings.cc)
+    // Doorbells of the rings that receive for it into `out` as far as there is room; how many there are.
+    virtual unsigned ring_fds(std::span<int> out) = 0;
+    // That of the ring by which it sends to `to`, null: its peer; or -1: none.
+    virtual int send_ring_fd(const Endpoint* to) = 0;
+    // The headers of what it sends to its peer, lengths and checksums left open; 0: there is none, or it goes by the kernel.
+    static constexpr uint32_t kMostHeaders = 64;
+    virtual uint32_t network_header(std::span<uint8_t, kMostHeaders> out) = 0;
     // State for a human reader into the log: lines that begin with two spaces.
     virtual void dump(LogLevel at) = 0;
     // The process ends with the socket open: see stats_closed(), which has each socket once.

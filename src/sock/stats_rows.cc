@@ -207,6 +207,10 @@ stats::SocketNumbers SocketCounters::snapshot() const {
     n.tx_errors = get(tx_errors);
     n.tx_os_packets = get(tx_os_packets);
     n.tx_os_bytes = get(tx_os_bytes);
+    n.rx_zcopy = get(rx_zcopy);
+    n.rx_kept = get(rx_kept);
+    n.rx_callback = get(rx_callback);
+    n.tx_dummy = get(tx_dummy);
     return n;
 }
 

@@ -146,6 +146,9 @@ class TcpSocket final : public Socket {
     Endpoint local() const { return local_; }
     Endpoint remote() const { return remote_; }
     const char* state_text() const;
+    unsigned ring_fds(std::span<int> out) override;
+    int send_ring_fd(const Endpoint* to) override;
+    uint32_t network_header(std::span<uint8_t, kMostHeaders> out) override;
     Shown show() override;
     void publish_all() override;
     void dump(LogLevel at) override;
@@ -187,6 +190,7 @@ class TcpSocket final : public Socket {
     void take_fast_open_key(const void* value, socklen_t len);
     Outcome wait_connected(int on_timeout);
     Outcome connect_result();
+    Outcome rehearse(const msghdr* msg, int flags);
     Outcome connect_again();
     void drop_failed_connection();
     uint16_t take_port(int fd, const IpAddr& from, const Endpoint& to, Shard& shard);

@@ -348,6 +348,7 @@ UdpSocket::Destination UdpSocket::destination(int fd, const Endpoint& to) {
 }
 
 Outcome UdpSocket::send_by_twin(int fd, const msghdr* msg, int flags) {
+    if (flags & kSendDummy) return Outcome::error(EINVAL);  // the kernel would send it
     corked_ = flags & MSG_MORE;
     SocketCounters::add(counters.tx_os_packets, 1);
     // Blocking and non-blocking, EINTR and SIGPIPE are the kernel's: libc makes the call.
@@ -356,7 +357,8 @@ Outcome UdpSocket::send_by_twin(int fd, const msghdr* msg, int flags) {
     return Outcome::kernel();
 }
 
-Outcome UdpSocket::send_by_ring(const Destination& to, const msghdr* msg, size_t length) {
+Outcome UdpSocket::send_by_ring(const Destination& to, const msghdr* msg, size_t length,
+                                bool dummy) {
     Shard& shard = *to.shard;
     uint8_t head[kUdpMaxHead];
     LeaseGuard guard(shard.lease());
@@ -370,6 +372,7 @@ Outcome UdpSocket::send_by_ring(const Destination& to, const msghdr* msg, size_t
                                      endpoint ? Instant{} : monotonic_now());
     const std::span<const iovec> payload{msg->msg_iov, msg->msg_iovlen};
     if (length > to.max_payload) {
+        if (dummy) return Outcome::error(EMSGSIZE);
         const int error = send_fragments(to, payload, uint32_t(length), id);
         return error ? Outcome::error(error) : Outcome::value(long(length));
     }
@@ -385,7 +388,7 @@ Outcome UdpSocket::send_by_ring(const Destination& to, const msghdr* msg, size_t
     frame.payload_len = uint32_t(length);
     frame.csum_start = built->csum_start;
     frame.csum_offset = built->csum_offset;
-    const int error = shard.send(frame);
+    const int error = dummy ? 0 : shard.send(frame);
     if (error) return Outcome::error(error);
     return Outcome::value(long(length));
 }
@@ -408,7 +411,8 @@ int UdpSocket::send_fragments(const Destination& to, std::span<const iovec> payl
 }
 
 Outcome UdpSocket::send(int fd, const msghdr* msg, int flags, SendCall) {
-    if (state() == SocketState::kernel) return Outcome::kernel();
+    const bool dummy = flags & kSendDummy;
+    if (state() == SocketState::kernel) return dummy ? Outcome::error(EINVAL) : Outcome::kernel();
     if (state() == SocketState::undecided && !settle(fd, true)) return send_by_twin(fd, msg, flags);
     if (kernel_send_.load(std::memory_order_relaxed) || corked_ || (flags & kTwinSendFlags) ||
         msg->msg_controllen != 0 || msg->msg_iovlen > UINT16_MAX)
@@ -442,7 +446,11 @@ Outcome UdpSocket::send(int fd, const msghdr* msg, int flags, SendCall) {
     if (length > d.max_payload &&
         (!d.may_fragment || length > kUdpMaxPayload4 || msg->msg_iovlen > kMostFragmentPieces))
         return send_by_twin(fd, msg, flags);
-    const Outcome sent = send_by_ring(d, msg, length);
+    const Outcome sent = send_by_ring(d, msg, length, dummy);
+    if (dummy) {
+        if (sent.kind == Outcome::Kind::value) SocketCounters::add(counters.tx_dummy, 1);
+        return sent;
+    }
     if (sent.kind == Outcome::Kind::error) {
         // The device did not take it (queue full, link down, MTU changed under us): the kernel's own path decides, and
         // waits if the socket may wait.

@@ -60,6 +60,9 @@ class UdpSocket final : public Socket {
     void ring_ready(
         const UdpEndpoint& endpoint);  // [lease of its shard] something was queued in it
 
+    unsigned ring_fds(std::span<int> out) override;
+    int send_ring_fd(const Endpoint* to) override;
+    uint32_t network_header(std::span<uint8_t, kMostHeaders> out) override;
     Shown show() override;
     void list_memberships(
         stats::Listing<stats::MembershipRow>& out);  // one row for each source asked for
@@ -165,7 +168,7 @@ class UdpSocket final : public Socket {
     Destination destination(int fd, const Endpoint& to);
     Destination resolve(int fd, const Endpoint& to);
     Outcome send_by_twin(int fd, const msghdr* msg, int flags);
-    Outcome send_by_ring(const Destination& to, const msghdr* msg, size_t length);
+    Outcome send_by_ring(const Destination& to, const msghdr* msg, size_t length, bool dummy);
     int send_fragments(const Destination& to, std::span<const iovec> payload, uint32_t length,
                        uint16_t id);
     int take_twin_error(int fd);

@@ -26,7 +26,7 @@
 namespace vma::stats {
 
 inline constexpr char kMagic[8] = {'V', 'M', 'A', 'S', 'T', 'A', 'T', '\n'};
-inline constexpr uint32_t kVersion = 4;
+inline constexpr uint32_t kVersion = 5;
 inline constexpr size_t kHeaderBytes = 4096;
 inline constexpr size_t kControlOffset = 4096;
 inline constexpr size_t kFirstSegment = 8192;
@@ -169,6 +169,9 @@ struct SocketNumbers {
     uint64_t rx_queue_packets_max = 0, rx_queue_bytes_max = 0;
     uint64_t rx_dropped_full = 0, rx_dropped_bytes = 0;  // datagrams, their payload
     uint64_t tx_queue_bytes = 0, tx_retransmits = 0;
+    // Of the extra API: datagrams or segments given out without a copy, of these with the program now, shown to a receive
+    // callback; sends that stopped in front of the ring.
+    uint64_t rx_zcopy = 0, rx_kept = 0, rx_callback = 0, tx_dummy = 0;
 };
 
 // What a connection that can send nothing more is waiting for.
@@ -339,7 +342,7 @@ static_assert(sizeof(Header) <= kHeaderBytes && sizeof(Control) <= kFirstSegment
 static_assert(unsigned(DropReason::count) <= kDropSlots);
 static_assert(std::is_trivially_copyable_v<SocketRow> && std::is_trivially_copyable_v<RingRow>);
 // A difference here is a change of the layout.
-static_assert(sizeof(Segment) == 24 && sizeof(SocketIdentity) == 88 && sizeof(SocketRow) == 704);
+static_assert(sizeof(Segment) == 24 && sizeof(SocketIdentity) == 88 && sizeof(SocketRow) == 768);
 static_assert(sizeof(RingRow) == 1280 && sizeof(WaitRow) == 128 && sizeof(LatencyRow) == 4160);
 
 inline Address to_address(const Endpoint& e) {

@@ -106,6 +106,9 @@ size_t socket_text(char* out, size_t room, const SocketIdentity& id, const Socke
     if (const uint64_t waits = n.poll_hit + n.poll_miss)
         text.add("Rx poll: {} / {} ({:.2f}%) [miss/hit]\n", n.poll_miss, n.poll_hit,
                  100.0 * double(n.poll_hit) / double(waits));
+    if (n.rx_zcopy || n.rx_callback)
+        text.add("Rx zcopy: {} / kept {} / callback {}\n", n.rx_zcopy, n.rx_kept, n.rx_callback);
+    if (n.tx_dummy) text.add("Tx dummy messages: {}\n", n.tx_dummy);
     if (n.tx_retransmits) text.add("Retransmissions: {}\n", n.tx_retransmits);
     if (text.size() == before) text.add("Rx and Tx not active\n");
     if (tcp.here) tcp_lines(text, tcp);

@@ -7,6 +7,7 @@
 #include "base/deferred_signal.h"
 #include "base/own_fd.h"
 #include "base/sys.h"
+#include "extra/api.h"
 #include "intercept/probe.h"
 #include "sock/api.h"
 
@@ -119,11 +120,6 @@ Outcome setsockopt(int fd, int level, int name, const void* value, socklen_t len
     return result(sys::setsockopt(fd, level, name, value, len));
 }
 Outcome getsockopt(int fd, int level, int name, void* value, socklen_t* len) {
-    if (fd == -1) {
-        if (!known(-1) && !start(false)) return Outcome::error(ENOMEM);
-        *static_cast<ProbeState**>(value) = &g_state;
-        return Outcome::value(0);
-    }
     g_state.asks++;
     const socklen_t room =
         *len;  // the program's pointer, read in user space: a wild one faults inside the library
@@ -198,3 +194,11 @@ void netns_changed() { g_state.namespaces++; }
 int release() { return 0; }
 
 }  // namespace vma::sock
+
+// How a test finds the probe's state.
+vma::sock::Outcome vma::extra::give_table(int, void* value, socklen_t*) {
+    using namespace vma::sock;
+    if (!known(-1) && !start(false)) return Outcome::error(ENOMEM);
+    *static_cast<ProbeState**>(value) = &g_state;
+    return Outcome::value(0);
+}

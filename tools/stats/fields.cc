@@ -31,6 +31,10 @@ constexpr Field<SocketNumbers> kSocket[] = {
      "datagrams dropped because the receive buffer was full"},
     {"tx_queue_bytes", &SocketNumbers::tx_queue_bytes, false, "bytes written and not acknowledged"},
     {"tx_retransmits", &SocketNumbers::tx_retransmits, true, "segments sent again"},
+    {"rx_zcopy", &SocketNumbers::rx_zcopy, true, "packets given out without a copy (extra API)"},
+    {"rx_kept", &SocketNumbers::rx_kept, false, "of these, packets that the program has now"},
+    {"rx_callback", &SocketNumbers::rx_callback, true, "packets shown to a receive callback"},
+    {"tx_dummy", &SocketNumbers::tx_dummy, true, "sends that stopped in front of the ring"},
 };
 
 constexpr Field<RingNumbers> kRing[] = {

@@ -14,6 +14,9 @@ class PlainSocket final : public Socket {
   public:
     PlainSocket() : Socket(ObjectKind::tcp, 1, -1, 2, 1, 0) {}
     uint32_t poll_events() override { return 0; }
+    unsigned ring_fds(std::span<int>) override { return 0; }
+    int send_ring_fd(const Endpoint*) override { return -1; }
+    uint32_t network_header(std::span<uint8_t, kMostHeaders>) override { return 0; }
     Shown show() override { return {}; }
     void publish_all() override {}
     void dump(LogLevel) override {}

@@ -1,0 +1,16 @@
+// The functions of the extra API, as programs call them: in their threads, with errno for failures.
+#pragma once
+
+#include "mellanox/vma_extra.h"
+
+namespace vma::extra {
+
+int add_conf_rule(const char* line);
+int thread_offload(int offload, pthread_t thread);
+int dump_fd_stats(int fd, int log_level);
+int get_socket_rings_num(int fd);
+int get_socket_rings_fds(int fd, int* ring_fds, int size);
+int get_socket_tx_ring_fd(int fd, sockaddr* to, socklen_t tolen);
+int get_socket_network_header(int fd, void* ptr, uint16_t* len);
+
+}  // namespace vma::extra

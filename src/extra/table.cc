@@ -1,0 +1,115 @@
+// The tables of function pointers, one for each layout, and getsockopt()'s answer with them.
+#include <errno.h>
+
+#include <cstring>
+
+#include "engine/runtime.h"
+#include "extra/api.h"
+#include "extra/boundary.h"
+#include "extra/functions.h"
+#include "extra/layouts.h"
+
+namespace vma::extra {
+namespace {
+
+// A function that is in the table because programs may call without a look at the mask.
+template <class... Arguments>
+int not_there(Arguments...) {
+    errno = EOPNOTSUPP;
+    return -1;
+}
+
+// Those that do something.
+constexpr uint64_t kSupported =
+    VMA_EXTRA_API_ADD_CONF_RULE | VMA_EXTRA_API_THREAD_OFFLOAD | VMA_EXTRA_API_DUMP_FD_STATS |
+    VMA_EXTRA_API_GET_SOCKET_RINGS_NUM | VMA_EXTRA_API_GET_SOCKET_RINGS_FDS |
+    VMA_EXTRA_API_GET_SOCKET_TX_RING_FD | VMA_EXTRA_API_GET_SOCKET_NETWORK_HEADER;
+
+// Given out as pointers to what may be changed, as VMA's are: some programs put functions of their own in.
+vma_api_t g_newest = {
+    .register_recv_callback = not_there,
+    .recvfrom_zcopy = not_there,
+    .free_packets = not_there,
+    .add_conf_rule = add_conf_rule,
+    .thread_offload = thread_offload,
+    .socketxtreme_poll = not_there,
+    .get_socket_rings_num = get_socket_rings_num,
+    .get_socket_rings_fds = get_socket_rings_fds,
+    .get_socket_tx_ring_fd = get_socket_tx_ring_fd,
+    .socketxtreme_free_vma_packets = not_there,
+    .socketxtreme_ref_vma_buff = not_there,
+    .socketxtreme_free_vma_buff = not_there,
+    .dump_fd_stats = dump_fd_stats,
+    .vma_add_ring_profile = not_there,
+    .get_socket_network_header = get_socket_network_header,
+    .get_ring_direct_descriptors = not_there,
+    .register_memory_on_ring = not_there,
+    .deregister_memory_on_ring = not_there,
+    .vma_modify_ring = not_there,
+    .vma_extra_supported_mask = kSupported,
+    .ioctl = not_there,
+};
+
+Layout902 g_902 = {
+    .register_recv_callback = not_there,
+    .recvfrom_zcopy = not_there,
+    .free_packets = not_there,
+    .add_conf_rule = add_conf_rule,
+    .thread_offload = thread_offload,
+    .socketxtreme_poll = not_there,
+    .get_socket_rings_num = get_socket_rings_num,
+    .get_socket_rings_fds = get_socket_rings_fds,
+    .get_socket_tx_ring_fd = get_socket_tx_ring_fd,
+    .socketxtreme_free_vma_packets = not_there,
+    .socketxtreme_ref_vma_buff = not_there,
+    .socketxtreme_free_vma_buff = not_there,
+    .dump_fd_stats = dump_fd_stats,
+    .cyclic_buffer_read = not_there,
+    .add_ring_profile = not_there,
+    .get_socket_network_header = get_socket_network_header,
+    .get_ring_direct_descriptors = not_there,
+    .register_memory_on_ring = not_there,
+    .deregister_memory_on_ring = not_there,
+    .get_mem_info = not_there,
+    .modify_ring = not_there,
+    .supported_mask = kSupported,
+    .get_dpcp_devices = not_there,
+};
+
+Layout606 g_606 = {
+    .register_recv_callback = not_there,
+    .recvfrom_zcopy = not_there,
+    .free_datagrams = not_there,
+    .add_conf_rule = add_conf_rule,
+    .thread_offload = thread_offload,
+};
+
+void* table_of(int layout) {
+    switch (layout) {
+        case 606:
+            return &g_606;
+        case 902:
+            return &g_902;
+        case 908:
+            return &g_newest;
+        default:
+            return nullptr;
+    }
+}
+
+}  // namespace
+
+sock::Outcome give_table(int name, void* value, socklen_t* len) {
+    if (value == nullptr || len == nullptr) return sock::Outcome::error(EFAULT);
+    if (*len < sizeof(void*)) return sock::Outcome::error(EINVAL);
+    // A process whose sockets are all the kernel's, for a system call filter, has no extra API.
+    if (!started()) return sock::Outcome::kernel();
+    void* const table =
+        table_of(name == kGetApi ? Runtime::options().extra_api_layout : name - kGetApiLayout);
+    if (table == nullptr) return sock::Outcome::error(ENOPROTOOPT);
+    std::memcpy(value, &table, sizeof table);
+    *len = sizeof table;
+    return sock::Outcome::value(0);
+}
+
+}  // namespace vma::extra

@@ -1,0 +1,33 @@
+// The rings of a UDP socket, for programs that ask (extra API).
+#include <algorithm>
+
+#include "sock/udp_socket.h"
+
+namespace vma::sock {
+
+unsigned UdpSocket::ring_fds(std::span<int> out) {
+    if (state() != SocketState::offloaded) return 0;
+    const unsigned count = presence_count_.load(std::memory_order_acquire);
+    for (unsigned i = 0; i < count && i < out.size(); i++) out[i] = presences_[i].shard->wake_fd();
+    return count;
+}
+
+int UdpSocket::send_ring_fd(const Endpoint* to) {
+    if (state() == SocketState::undecided) (void)settle(fd(), true);
+    if (state() != SocketState::offloaded) return -1;
+    const Endpoint peer = to ? *to : remote();
+    if (!peer.addr.is_v4()) return -1;
+    const Destination d = destination(fd(), peer);
+    return d.shard ? d.shard->wake_fd() : -1;
+}
+
+uint32_t UdpSocket::network_header(std::span<uint8_t, kMostHeaders> out) {
+    if (state() != SocketState::offloaded || remote_.port == 0) return 0;
+    const Destination d = destination(fd(), remote_);
+    if (d.shard == nullptr) return 0;
+    static_assert(kUdpMaxHead <= kMostHeaders);
+    std::copy(d.head.bytes().begin(), d.head.bytes().end(), out.begin());
+    return d.head.size();
+}
+
+}  // namespace vma::sock

@@ -1,0 +1,326 @@
+/* A program that uses the extra API, for test_extra_api.py. It takes each function from the place in the table that VMA
+ * published (the numbers below), not by its name, so that a slot in the wrong place is seen. Built once for each layout. */
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <mellanox/vma_extra.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* clang-format off */
+#if VMA_API_VERSION == 606
+enum { REGISTER = 0, ZCOPY = 8, FREE = 16, RULE = 24, OFFLOAD = 32, SIZE = 40 };
+#elif VMA_API_VERSION == 902
+enum { REGISTER = 0, ZCOPY = 8, FREE = 16, RULE = 24, OFFLOAD = 32, XTREME_POLL = 40, RINGS = 48, RING_FDS = 56, TX_RING = 64,
+       XTREME_FREE = 72, XTREME_REF = 80, XTREME_UNREF = 88, DUMP = 96, CYCLIC = 104, PROFILE = 112, HEADER = 120, DIRECT = 128,
+       REGISTER_MEMORY = 136, DEREGISTER_MEMORY = 144, MEM_INFO = 152, MODIFY = 160, MASK = 168, DPCP = 176, SIZE = 184 };
+#else
+enum { REGISTER = 0, ZCOPY = 8, FREE = 16, RULE = 24, OFFLOAD = 32, XTREME_POLL = 40, RINGS = 48, RING_FDS = 56, TX_RING = 64,
+       XTREME_FREE = 72, XTREME_REF = 80, XTREME_UNREF = 88, DUMP = 96, PROFILE = 104, HEADER = 112, DIRECT = 120,
+       REGISTER_MEMORY = 128, DEREGISTER_MEMORY = 136, MODIFY = 144, MASK = 152, IOCTL = 160, SIZE = 168 };
+#endif
+/* clang-format on */
+_Static_assert(sizeof(struct vma_api_t) == SIZE, "size of the table");
+
+static struct vma_api_t* api;
+static const char* peer_ip;
+static int peer_port;
+
+typedef int (*any_function)(long, long, long, long, long, long);
+
+static any_function at(size_t offset) {
+    any_function f;
+    memcpy(&f, (char*)api + offset, sizeof f);
+    return f;
+}
+/* Calls the function at an offset of the table; arguments are integers or pointers. */
+static int call6(size_t offset, long a, long b, long c, long d, long e, long f) {
+    return at(offset)(a, b, c, d, e, f);
+}
+#define CALL1(offset, a) call6(offset, (long)(a), 0, 0, 0, 0, 0)
+#define CALL2(offset, a, b) call6(offset, (long)(a), (long)(b), 0, 0, 0, 0)
+#define CALL3(offset, a, b, c) call6(offset, (long)(a), (long)(b), (long)(c), 0, 0, 0)
+
+static void expect(int line, const char* what, long got, long wanted) {
+    if (got == wanted) return;
+    printf("line %d: %s is %ld, not %ld (errno %d %s)\n", line, what, got, wanted, errno,
+           strerror(errno));
+    exit(1);
+}
+#define EXPECT(got, wanted) expect(__LINE__, #got, (long)(got), (long)(wanted))
+#define FAILS(got, error)     \
+    do {                      \
+        errno = 0;            \
+        EXPECT(got, -1);      \
+        EXPECT(errno, error); \
+    } while (0)
+
+static struct sockaddr_in address(const char* ip, int port) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    inet_pton(AF_INET, ip, &to.sin_addr);
+    return to;
+}
+
+static int udp_bound(int port) {
+    const int fd = socket(AF_INET, SOCK_DGRAM, 0);
+    const struct sockaddr_in any = address("0.0.0.0", port);
+    EXPECT(bind(fd, (const struct sockaddr*)&any, sizeof any), 0);
+    return fd;
+}
+
+#if VMA_API_VERSION != 606
+static int connected(int type) {
+    const int fd = socket(AF_INET, type, 0);
+    const struct sockaddr_in to = address(peer_ip, peer_port);
+    EXPECT(connect(fd, (const struct sockaddr*)&to, sizeof to), 0);
+    return fd;
+}
+
+/* Until the peer's link address is known: the kernel asks for it with the first datagram. */
+static void resolve(int fd) {
+    unsigned char header[64];
+    for (int i = 0; i < 500; i++) {
+        uint16_t size = sizeof header;
+        if (CALL3(HEADER, fd, header, &size) == 0) return;
+        EXPECT(send(fd, "resolve", 7, 0), 7);
+        usleep(10000); /* the kernel's neighbour table has no event for this program */
+    }
+    EXPECT(0, 1);
+}
+#endif
+
+/* Each slot is a function, and those without an effect say so. */
+static void table(void) {
+    for (size_t offset = 0; offset < SIZE; offset += 8)
+        if (at(offset) == NULL) EXPECT(offset, -1);
+#if VMA_API_VERSION != 606
+    static const struct {
+        int bit;
+        size_t offset;
+    } slots[] = {
+        {0, REGISTER},
+        {1, ZCOPY},
+        {2, FREE},
+        {6, XTREME_POLL},
+        {7, XTREME_FREE},
+        {8, XTREME_REF},
+        {9, XTREME_UNREF},
+        {14, DIRECT},
+        {16, PROFILE},
+        {17, REGISTER_MEMORY},
+        {18, DEREGISTER_MEMORY},
+        {20, MODIFY},
+#if VMA_API_VERSION == 902
+        {15, CYCLIC},
+        {19, MEM_INFO},
+        {21, DPCP},
+#else
+        {21, IOCTL},
+#endif
+    };
+    uint64_t mask;
+    memcpy(&mask, (char*)api + MASK, sizeof mask);
+    for (size_t i = 0; i < sizeof slots / sizeof *slots; i++)
+        if (!(mask >> slots[i].bit & 1))
+            FAILS(call6(slots[i].offset, 0, 0, 0, 0, 0, 0), EOPNOTSUPP);
+    for (int bit = 3; bit <= 5; bit++) EXPECT(mask >> bit & 1, 1);
+    for (int bit = 10; bit <= 13; bit++) EXPECT(mask >> bit & 1, 1);
+    EXPECT(mask >> 22, 0);
+#endif
+}
+
+static int offloaded(int fd, int otherwise) {
+#if VMA_API_VERSION == 606
+    (void)fd;
+    return otherwise; /* that layout has no function that tells; the test looks at the statistics */
+#else
+    (void)otherwise;
+    return CALL1(RINGS, fd);
+#endif
+}
+
+static void rules(void) {
+    EXPECT(CALL1(RULE, "use os udp_receiver *:7101"), 0);
+    EXPECT(CALL1(RULE, "use nonsense"), 1);
+    FAILS(CALL1(RULE, NULL), EINVAL);
+    EXPECT(offloaded(udp_bound(7101), 0), 0);
+    EXPECT(offloaded(udp_bound(7102), 1), 1);
+}
+
+static void* makes_socket(void* port) { return (void*)(long)udp_bound((int)(long)port); }
+
+static int made_by_thread(int port) {
+    pthread_t thread;
+    void* fd;
+    EXPECT(pthread_create(&thread, NULL, makes_socket, (void*)(long)port), 0);
+    EXPECT(pthread_join(thread, &fd), 0);
+    return (int)(long)fd;
+}
+
+static void thread(void) {
+    EXPECT(CALL2(OFFLOAD, 0, pthread_self()), 0);
+    EXPECT(offloaded(udp_bound(7111), 0), 0);
+    EXPECT(offloaded(made_by_thread(7112), 1), 1); /* of this thread alone */
+    EXPECT(CALL2(OFFLOAD, 1, pthread_self()), 0);
+    EXPECT(offloaded(udp_bound(7113), 1), 1);
+}
+
+#if VMA_API_VERSION != 606
+
+static void rings(void) {
+    const int udp = connected(SOCK_DGRAM);
+    int fds[4] = {-1, -1, -1, -1};
+    EXPECT(CALL1(RINGS, udp), 1);
+    EXPECT(CALL1(RINGS, 0), 0);
+    EXPECT(CALL3(RING_FDS, udp, fds, 4), 1);
+    EXPECT(fds[0] >= 0, 1);
+    EXPECT(CALL3(RING_FDS, udp, fds, 4), 1);
+    FAILS(CALL3(RING_FDS, udp, fds, 0), EINVAL);
+    FAILS(CALL3(RING_FDS, udp, NULL, 4), EINVAL);
+    EXPECT(CALL3(RING_FDS, 0, fds, 4), 0);
+    resolve(udp);
+    const struct sockaddr_in peer = address(peer_ip, peer_port),
+                             nowhere = address("203.0.113.9", 9);
+    EXPECT(CALL3(TX_RING, udp, &peer, sizeof peer), fds[0]);
+    FAILS(CALL3(TX_RING, udp, &nowhere, sizeof nowhere), ENODATA);
+    FAILS(CALL3(TX_RING, udp, NULL, 0), EINVAL);
+    const int tcp = connected(SOCK_STREAM);
+    EXPECT(CALL1(RINGS, tcp), 1);
+    EXPECT(CALL3(RING_FDS, tcp, fds, 4), 1);
+}
+
+static void header(void) {
+    unsigned char h[64];
+    uint16_t size = sizeof h;
+    const int unconnected = udp_bound(7121);
+    FAILS(CALL3(HEADER, unconnected, h, &size), ENOTCONN);
+    FAILS(CALL3(HEADER, 0, h, &size), EINVAL);
+    const struct sockaddr_in peer = address(peer_ip, peer_port);
+    const uint16_t wanted[] = {42, 54};
+    const unsigned char protocol[] = {17, 6};
+    for (int i = 0; i < 2; i++) {
+        const int fd = connected(i ? SOCK_STREAM : SOCK_DGRAM);
+        if (i == 0) resolve(fd);
+        struct sockaddr_in mine;
+        socklen_t len = sizeof mine;
+        EXPECT(getsockname(fd, (struct sockaddr*)&mine, &len), 0);
+        size = 0;
+        EXPECT(CALL3(HEADER, fd, NULL, &size), 0);
+        EXPECT(size, wanted[i]);
+        size--;
+        FAILS(CALL3(HEADER, fd, h, &size), ENOBUFS);
+        size = sizeof h;
+        EXPECT(CALL3(HEADER, fd, h, &size), 0);
+        EXPECT(size, wanted[i]);
+        EXPECT(h[12] << 8 | h[13], 0x0800);
+        EXPECT(h[14], 0x45);
+        EXPECT(h[14 + 9], protocol[i]);
+        EXPECT(memcmp(h + 14 + 12, &mine.sin_addr, 4), 0);
+        EXPECT(memcmp(h + 14 + 16, &peer.sin_addr, 4), 0);
+        EXPECT(memcmp(h + 34, &mine.sin_port, 2), 0);
+        EXPECT(memcmp(h + 36, &peer.sin_port, 2), 0);
+    }
+}
+
+static void dump(void) {
+    const int fd = udp_bound(7131);
+    EXPECT(CALL2(DUMP, fd, 3), 0);
+    EXPECT(CALL2(DUMP, 0, 999), 0);
+}
+
+static void dummy(void) {
+    const int udp = connected(SOCK_DGRAM);
+    resolve(udp);
+    for (int i = 0; i < 5; i++) EXPECT(send(udp, "dummy", 5, VMA_SND_FLAGS_DUMMY), 5);
+    char large[3000] = "";
+    FAILS(send(udp, large, sizeof large, VMA_SND_FLAGS_DUMMY), EMSGSIZE);
+    const struct sockaddr_in lo = address("127.0.0.1", 9);
+    FAILS(sendto(udp_bound(7141), "dummy", 5, VMA_SND_FLAGS_DUMMY, (const struct sockaddr*)&lo,
+                 sizeof lo),
+          EINVAL);
+    EXPECT(send(udp, "last", 4, 0), 4);
+    const int tcp = connected(SOCK_STREAM);
+    EXPECT(send(tcp, "first ", 6, 0), 6);
+    for (int i = 0; i < 5; i++) EXPECT(send(tcp, "dummy", 5, VMA_SND_FLAGS_DUMMY), 5);
+    FAILS(send(tcp, "", 0, VMA_SND_FLAGS_DUMMY), EAGAIN);
+    FAILS(send(tcp, "dummy", 5, VMA_SND_FLAGS_DUMMY | MSG_MORE), EAGAIN);
+    FAILS(send(tcp, large, sizeof large, VMA_SND_FLAGS_DUMMY), EAGAIN);
+    struct iovec two[] = {{"dum", 3}, {"my", 2}};
+    struct msghdr message = {.msg_iov = two, .msg_iovlen = 2};
+    FAILS(sendmsg(tcp, &message, VMA_SND_FLAGS_DUMMY), EAGAIN);
+    const int unconnected = socket(AF_INET, SOCK_STREAM, 0);
+    FAILS(send(unconnected, "dummy", 5, VMA_SND_FLAGS_DUMMY), EINVAL);
+    EXPECT(send(tcp, "last", 4, 0), 4);
+    EXPECT(shutdown(tcp, SHUT_WR), 0);
+    char rest;
+    EXPECT(recv(tcp, &rest, 1, 0), 0);
+}
+
+/* Live connections go on in the kernel, and a second call finds nothing to do. */
+static void end(void) {
+    const int udp = connected(SOCK_DGRAM), tcp = connected(SOCK_STREAM);
+    EXPECT(CALL1(RINGS, tcp), 1);
+    EXPECT(send(tcp, "by the ring, ", 13, 0), 13);
+    int (*vma_exit)(void);
+    *(void**)&vma_exit = dlsym(RTLD_DEFAULT, "vma_exit");
+    EXPECT(vma_exit != NULL, 1);
+    EXPECT(vma_exit(), 0);
+    EXPECT(vma_exit(), 0);
+    EXPECT(CALL1(RINGS, udp), 0);
+    EXPECT(CALL1(RINGS, tcp), 0);
+    EXPECT(send(tcp, "by the kernel", 13, 0), 13);
+    EXPECT(send(udp, "end", 3, 0), 3);
+    EXPECT(shutdown(tcp, SHUT_WR), 0);
+    char rest;
+    EXPECT(recv(tcp, &rest, 1, 0), 0);
+    EXPECT(CALL1(RINGS, udp_bound(7151)), 0);
+}
+
+#endif
+
+static const struct {
+    const char* name;
+    void (*run)(void);
+} parts[] = {
+    {"table", table}, {"rules", rules},   {"thread", thread},
+#if VMA_API_VERSION != 606
+    {"rings", rings}, {"header", header}, {"dump", dump},     {"dummy", dummy}, {"exit", end},
+#endif
+};
+
+/* extra_api PART PEER PORT [plain]: plain asks for the table as VMA's header does. Then waits for the end of its input. */
+int main(int argc, char** argv) {
+    if (argc < 4) return 2;
+    peer_ip = argv[2];
+    peer_port = atoi(argv[3]);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (argc > 4) {
+        void* room[2] = {NULL, NULL};
+        socklen_t len = sizeof room;
+        EXPECT(getsockopt(-1, SOL_SOCKET, SO_VMA_GET_API, room, &len), 0);
+        EXPECT(len, sizeof room[0]);
+        api = room[0];
+        len--;
+        FAILS(getsockopt(-1, SOL_SOCKET, SO_VMA_GET_API, room, &len), EINVAL);
+        len = sizeof room;
+        FAILS(getsockopt(-1, SOL_SOCKET, SO_VMA_GET_API_LAYOUT + 7, room, &len), ENOPROTOOPT);
+    } else {
+        api = vma_get_api();
+    }
+    if (strcmp(argv[1], "absent") == 0) {
+        EXPECT(api == NULL, 1);
+        puts("good");
+        return 0;
+    }
+    EXPECT(api != NULL, 1);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (strcmp(argv[1], parts[i].name) == 0) {
+            parts[i].run();
+            puts("good");
+            while (getchar() != EOF) continue;
+            return 0;
+        }
+    return 2;
+}
