@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import socket
 import sys
 import tempfile
 import unittest
@@ -10,7 +11,7 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
 import sockperf
-from netns import library, preload_env
+from netns import SoftHcaNet, library, preload_env
 
 LIBRARIES = os.path.join(os.path.dirname(library()), "softhca")
 DEVICES = "name=left mac=02:00:00:00:00:0a; name=right mac=02:00:00:00:00:0b"
@@ -152,6 +153,50 @@ class Ring(SoftHca):
     def test_tcp_throughput(self):
         result = self.one("tp", "tcp", size=1400)
         self.assertEqual(result.received, result.sent, result.text)
+
+
+class Card(case.NetCase):
+    """A card that the kernel and the verbs ring share: what no rule of the ring takes is the kernel's, at both ends."""
+
+    net_class = SoftHcaNet
+
+    def setUp(self):
+        self.net.plug_in()
+
+    def preloaded(self, space):
+        return preload_env(VMA_RING_KIND="verbs", **self.net.env(space.letter))
+
+    def ping_pong(self, protocol, preloaded):
+        env = {letter: self.preloaded(self.net[letter]) if letter in preloaded else {} for letter in "ab"}
+        result = sockperf.run_pair(self.a, self.b, "pp", protocol, client_env=env["a"], server_env=env["b"])
+        self.assertEqual((result.client_rc, result.server_rc), (0, 0), result.text)
+        self.assertGreater(result.answers, 100, result.text)
+        self.assertEqual((result.dropped, result.duplicated, result.out_of_order), (0, 0, 0), result.text)
+        for letter, seen in (("a", result.client_kernel_in), ("b", result.kernel_in)):
+            if letter in preloaded:
+                self.assertLess(seen, case.SLACK, f"the kernel of {letter} took part")
+            else:
+                self.assertGreater(seen, 100, f"the kernel of {letter} took no part")
+
+    def test_the_kernel_alone(self):
+        self.ping_pong("udp", "")
+        self.ping_pong("tcp", "")
+
+    def test_the_ring_with_the_kernel(self):
+        for protocol in ("udp", "tcp"):
+            for preloaded in ("a", "b", "ab"):
+                with self.subTest(protocol=protocol, preloaded=preloaded):
+                    self.ping_pong(protocol, preloaded)
+
+    def test_rules_of_a_killed_process_are_gone(self):
+        """Its listener's frames went to the ring; afterwards the kernel refuses, as it must for a port without a listener."""
+        server = self.b.start(["sockperf", "sr", "--tcp", "-i", self.b.ip], env=self.preloaded(self.b))
+        self.b.wait_served(sockperf.PORT, server)
+        server.kill()
+        with self.a.socket(socket.AF_INET, socket.SOCK_STREAM) as client:
+            client.settimeout(10)
+            with self.assertRaises(ConnectionRefusedError):
+                client.connect((self.b.ip, sockperf.PORT))
 
 
 if __name__ == "__main__":

@@ -23,10 +23,11 @@ class NetCase(unittest.TestCase):
 
     letters = "ab"
     net_options = {}
+    net_class = Net
 
     @classmethod
     def setUpClass(cls):
-        cls.net = cls.enterClassContext(Net(cls.letters, **cls.net_options))
+        cls.net = cls.enterClassContext(cls.net_class(cls.letters, **cls.net_options))
         for letter in cls.letters:
             setattr(cls, letter, cls.net[letter])
 

@@ -20,6 +20,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -358,6 +359,7 @@ class Net:
         self._mtu, self._offloads, self._congestion, self._ipv6 = mtu, offloads, congestion, ipv6
         self.congestion = None
         self._watchdog = None
+        self._folders = []  # removed with the namespaces
         self._old_signals = {}
 
     def __getitem__(self, letter):
@@ -367,7 +369,7 @@ class Net:
         if os.geteuid() != 0:
             raise PermissionError("network namespaces need root")
         names = [s.name for s in self._spaces.values()]
-        self._watchdog = subprocess.Popen([sys.executable, os.path.abspath(__file__), "--watchdog", *names],
+        self._watchdog = subprocess.Popen([sys.executable, os.path.abspath(__file__), "--watchdog", *names, *self._folders],
                                           stdin=subprocess.PIPE, start_new_session=True)
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -404,23 +406,27 @@ class Net:
         _ip("link", "add", f"v{right.letter}", "netns", left.name, "type", "veth",
             "peer", "name", f"v{left.letter}", "netns", right.name)
         for space, other, host in ((left, right, 1), (right, left, 2)):
-            dev, address = f"v{other.letter}", f"{subnet}.{host}"
-            if self._mtu:
-                _ip("-n", space.name, "link", "set", dev, "mtu", str(self._mtu))
-            _ip("-n", space.name, "addr", "add", f"{address}/24", "dev", dev)
-            _ip("-n", space.name, "link", "set", dev, "up")
-            for switch, state in (self._offloads or {}).items():
-                done = space.run(["ethtool", "-K", dev, switch, state])
-                if done.rc != 0:
-                    raise RuntimeError(f"ethtool -K {dev} {switch} {state}: {done.out}")
-            space.addresses[other.letter] = address
-            if space.ip is None:
-                space.ip, space.dev = address, dev
+            self._bring_up(space, other, f"v{other.letter}", f"{subnet}.{host}")
+
+    def _bring_up(self, space, other, dev, address):
+        if self._mtu:
+            _ip("-n", space.name, "link", "set", dev, "mtu", str(self._mtu))
+        _ip("-n", space.name, "addr", "add", f"{address}/24", "dev", dev)
+        _ip("-n", space.name, "link", "set", dev, "up")
+        for switch, state in (self._offloads or {}).items():
+            done = space.run(["ethtool", "-K", dev, switch, state])
+            if done.rc != 0:
+                raise RuntimeError(f"ethtool -K {dev} {switch} {state}: {done.out}")
+        space.addresses[other.letter] = address
+        if space.ip is None:
+            space.ip, space.dev = address, dev
 
     def __exit__(self, *_):
         for space in self._spaces.values():
             space.end_processes()
             _delete_namespace(space.name)
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
         if self._watchdog:
             self._watchdog.stdin.write(b"done\n")
             self._watchdog.stdin.close()
@@ -430,11 +436,43 @@ class Net:
         return False
 
 
+class SoftHcaNet(Net):
+    """Two namespaces as Net's, but joined by the wire of the software HCA (docs/SOFTHCA.md) instead of a veth pair: each has a
+    TAP interface, behind which softhca_port is the kernel's side of a card; the verbs ring uses the same card. env(letter):
+    what a program needs to find it."""
+
+    def __enter__(self):
+        self._wire = tempfile.mkdtemp(prefix="softhca-", dir="/dev/shm")
+        self._folders = [self._wire]
+        self._ports = {}
+        return super().__enter__()
+
+    def _join(self, left, right, subnet):
+        for space, other, host in ((left, right, 1), (right, left, 2)):
+            _ip("-n", space.name, "tuntap", "add", "dev", "hca", "mode", "tap")
+            self._bring_up(space, other, "hca", f"{subnet}.{host}")
+        self.plug_in()
+
+    def plug_in(self):
+        """Starts the kernel's side of the cards again where it has ended with the other processes of a namespace."""
+        for letter, space in self._spaces.items():
+            if letter not in self._ports or not self._ports[letter].running():
+                self._ports[letter] = space.start([binary("softhca_port"), "hca"], env={"SOFTHCA_WIRE": self._wire})
+                self._ports[letter].expect("ready")
+
+    def env(self, letter):
+        libraries = os.path.join(os.path.dirname(library()), "softhca")
+        return {"LD_LIBRARY_PATH": libraries, "SOFTHCA_WIRE": self._wire, "SOFTHCA": f"name=hca netdev={self[letter].dev}"}
+
+
 def _watch(names):
-    """Watchdog: standard input ends without "done" when the parent died; then its namespaces are removed here."""
+    """Watchdog: standard input ends without "done" when the parent died; then its namespaces and folders are removed here."""
     if b"done" not in sys.stdin.buffer.read():
         for name in names:
-            _delete_namespace(name)
+            if os.path.isabs(name):
+                shutil.rmtree(name, ignore_errors=True)
+            else:
+                _delete_namespace(name)
 
 
 if __name__ == "__main__" and sys.argv[1:2] == ["--watchdog"]:

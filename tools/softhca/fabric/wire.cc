@@ -46,13 +46,17 @@ uint64_t process_started(uint32_t pid) {
     text[n] = 0;
     const char* p = std::strrchr(text, ')');  // the program's name may hold anything
     if (!p) return 0;
+    char state = 0;
+    int threads = 0;
     unsigned long long started = 0;
-    // Fields 3 to 21 between the name and the start time (proc(5)).
+    // Field 3, then 20 and 22 (proc(5)).
     if (std::sscanf(
             p + 1,
-            " %*c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
-            &started) != 1)
+            " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %d %*s %llu",
+            &state, &threads, &started) != 3)
         return 0;
+    // Ended, and its parent has not asked yet. A first thread that has left the others looks the same but for their number.
+    if (state == 'Z' && threads <= 1) return 0;
     return started;
 }
 
@@ -129,6 +133,17 @@ std::unique_ptr<StationMap> Wire::claim(uint32_t* index) {
 
 void Wire::leave(uint32_t index) {
     SharedLocked locked(directory_->lock);
+    empty(index);
+}
+
+void Wire::remove_if_dead(uint32_t index) {
+    SharedLocked locked(directory_->lock);
+    if (directory_->slots[index].pid.load() == 0 || is_alive(index)) return;
+    empty(index);
+    remove_pipes(path_, index);
+}
+
+void Wire::empty(uint32_t index) {
     StationSlot& slot = directory_->slots[index];
     slot.ready = false;
     slot.raw = false;

@@ -50,6 +50,8 @@ class Wire {
     // Takes a free slot (also one whose owner died) and makes its file; null with errno (ENOSPC: the wire is full).
     std::unique_ptr<StationMap> claim(uint32_t* index);
     void leave(uint32_t index);
+    // A killed owner's station is off the wire, with its flow rules.
+    void remove_if_dead(uint32_t index);
 
     // The station as it is now, null when the slot is free. Valid until this process next asks for the same index after its
     // owner changed: stale maps are kept to the end, so that a pointer in use is never unmapped.
@@ -62,6 +64,7 @@ class Wire {
         return path_ + "/station-" + std::to_string(index);
     }
     StationMap* map_station(uint32_t index);
+    void empty(uint32_t index);  // the directory's lock held
 
     std::string path_;
     Directory* directory_ = nullptr;
@@ -70,7 +73,7 @@ class Wire {
     std::vector<std::unique_ptr<StationMap>> all_;
 };
 
-// Start time of a process in clock ticks since boot; 0 when there is none.
+// Start time of a process in clock ticks since boot; 0 when there is none, or it has ended.
 uint64_t process_started(uint32_t pid);
 
 }  // namespace softhca

@@ -53,6 +53,7 @@ struct Context {
     uint32_t pds = 0, channels = 0;
     uint64_t dm_used = 0;
     std::atomic<bool> waiting{false};  // some QP may have a request that waits for its peer
+    std::atomic<uint64_t> looked_ns[kMaxStations] = {};  // when a receiver was last seen to live
     Cq* cqs[kMaxCqs] = {};
     Qp* qps[kMaxQps] = {};
     std::string async_path;

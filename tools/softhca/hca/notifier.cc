@@ -1,12 +1,43 @@
 #include "softhca/hca/notifier.h"
 
 #include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 namespace softhca {
+namespace {
+
+// A real device opens nothing when it wakes somebody, so the program's next descriptor is not to be another one for that.
+int out_of_the_way(int fd) {
+    rlimit limit{};
+    if (fd < 0 || getrlimit(RLIMIT_NOFILE, &limit) < 0) return fd;
+    const rlim_t from = std::min<rlim_t>(limit.rlim_cur, 4096) / 4 * 3;
+    const int high = fcntl(fd, F_DUPFD_CLOEXEC, int(from));
+    if (high < 0) return fd;
+    ::close(fd);
+    return high;
+}
+
+// write() to a pipe whose reader may be gone, without the signal that is the program's to send. False: it is gone.
+bool write_without_signal(int fd, const void* value, uint32_t bytes) {
+    sigset_t pipe, before, pending;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    sigpending(&pending);
+    pthread_sigmask(SIG_BLOCK, &pipe, &before);
+    const bool gone = ::write(fd, value, bytes) < 0 && errno == EPIPE;
+    const timespec at_once{};
+    if (gone && !sigismember(&pending, SIGPIPE)) sigtimedwait(&pipe, nullptr, &at_once);
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return !gone;
+}
+
+}  // namespace
 
 Notifier::~Notifier() {
     for (auto& [path, fd] : writers_) ::close(fd);
@@ -30,10 +61,10 @@ void Notifier::notify(const std::string& path, const void* value, uint32_t bytes
     std::lock_guard locked(mutex_);
     auto at = writers_.find(path);
     if (at == writers_.end()) {
-        const int fd = ::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+        const int fd = out_of_the_way(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
         if (fd >= 0) at = writers_.emplace(path, fd).first;
     }
-    if (at != writers_.end() && ::write(at->second, value, bytes) < 0 && errno == EPIPE) {
+    if (at != writers_.end() && !write_without_signal(at->second, value, bytes)) {
         ::close(at->second);
         writers_.erase(at);
     }

@@ -75,6 +75,15 @@ void take_normal(Context& c, const FlowFields& frame, uint32_t sender, uint32_t 
     }
 }
 
+// A station whose frames pile up may have lost its process: a card that does takes its rules away. Looks every 20 ms.
+void look_whether_alive(Context& c, uint32_t station) {
+    constexpr uint64_t kEveryNs = 20'000'000;
+    const uint64_t now = clock_ns();
+    if (now - c.looked_ns[station].load(std::memory_order_relaxed) < kEveryNs) return;
+    c.looked_ns[station].store(now, std::memory_order_relaxed);
+    c.wire->remove_if_dead(station);
+}
+
 // False: no room.
 bool put(FrameRing& ring, char* data, uint32_t tag, const iovec* parts, uint32_t count,
          uint32_t length, bool checksum_good) {
@@ -151,6 +160,8 @@ void deliver_frame(Context& c, const Route& route, const iovec* parts, uint32_t 
         if (qp.use != QpUse::raw || !qp.frames || (state != IBV_QPS_RTR && state != IBV_QPS_RTS))
             continue;
         FrameRing& ring = *map->at<FrameRing>(qp.frames);
+        if (ring.head.load(std::memory_order_relaxed) != ring.tail.load(std::memory_order_relaxed))
+            look_whether_alive(c, t.station);
         if (!put(ring, reinterpret_cast<char*>(&ring + 1), t.tag, parts, count, length,
                  checksum_good)) {
             (*map)->dropped.fetch_add(1, std::memory_order_relaxed);
