@@ -110,7 +110,7 @@ VisitNamespace::~VisitNamespace() {
 }
 
 Status NamespaceLock::take() {
-    constexpr int kTries = 2000;
+    constexpr int kTries = 10000;
     const int fd = sys::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return Errno{-fd};
     if (Status s = socket_.adopt(fd); !s) return s;

@@ -45,7 +45,8 @@ class VisitNamespace {
 };
 
 // Held while the object is in scope: an abstract unix address of the namespace, which the kernel gives back when the
-// holder dies. Waits up to two seconds.
+// holder dies. Waits up to ten seconds: verifying the programs takes a tenth of one, on a machine with twenty
+// processes to each core more than two.
 class NamespaceLock {
   public:
     Status take();
