@@ -107,6 +107,19 @@ Status know_neighbor(int socket, const HandshakeMessage& message, Neighbor& out,
     return {};
 }
 
+// The neighbour's half of the handshake: a message of this kind with so many descriptors, from somebody we can talk to.
+Status hear(int socket, uint32_t kind, unsigned descriptors, const Self& self, Passed& passed,
+            Neighbor& who, std::string* why) {
+    HandshakeMessage message{};
+    Status s = receive_message(socket, descriptors, message, passed, why);
+    if (s && message.kind != kind)
+        s = fail(why, EPROTO,
+                 fmt::format("not {}", kind == kHello ? "a hello" : "an answer to a hello"));
+    if (s) s = check_neighbor(message, self, why);
+    if (s) s = know_neighbor(socket, message, who, why);
+    return s;
+}
+
 }  // namespace
 
 Status Opener::hello(int socket, const Self& self, uint32_t ring_bytes, std::string* why) {
@@ -127,13 +140,9 @@ Status Opener::hello(int socket, const Self& self, uint32_t ring_bytes, std::str
 }
 
 Result<PairParts> Opener::answer(int socket, Neighbor* neighbor, std::string* why) {
-    HandshakeMessage message{};
     Passed passed;
     Neighbor who;
-    Status s = receive_message(socket, 1, message, passed, why);
-    if (s && message.kind != kWelcome) s = fail(why, EPROTO, "not an answer to a hello");
-    if (s) s = check_neighbor(message, self_, why);
-    if (s) s = know_neighbor(socket, message, who, why);
+    Status s = hear(socket, kWelcome, 1, self_, passed, who, why);
     if (s && !is_bell(passed.fds[0])) s = fail(why, EPROTO, "its bell is not a timer");
     if (!s) return Errno{s.error()};
     if (neighbor) *neighbor = who;
@@ -145,13 +154,9 @@ Result<PairParts> Opener::answer(int socket, Neighbor* neighbor, std::string* wh
 Result<Neighbor> Joiner::hello(int socket, const Self& self, std::string* why) {
     parts_.close_all();
     self_ = self;
-    HandshakeMessage message{};
     Passed passed;
     Neighbor who;
-    Status s = receive_message(socket, 2, message, passed, why);
-    if (s && message.kind != kHello) s = fail(why, EPROTO, "not a hello");
-    if (s) s = check_neighbor(message, self, why);
-    if (s) s = know_neighbor(socket, message, who, why);
+    Status s = hear(socket, kHello, 2, self, passed, who, why);
     if (s && !is_memory(passed.fds[0])) s = fail(why, EPROTO, "its memory is not a memfd");
     if (s && !is_bell(passed.fds[1])) s = fail(why, EPROTO, "its bell is not a timer");
     if (!s) {
