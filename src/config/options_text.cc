@@ -130,7 +130,9 @@ std::string old_names_markdown() {
 
 std::string drivers_markdown() {
     return "\n## Variables set for the drivers\n\n"
-           "When the verbs rings start, the library sets these for the NIC's user-space driver.\n\n"
+           "For the NIC's user-space driver. The verbs ring does not set them yet: who needs one "
+           "sets it for the "
+           "program.\n\n"
            "| Variable | Value |\n|---|---|\n"
            "| `MLX4_DEVICE_FATAL_CLEANUP`, `MLX5_DEVICE_FATAL_CLEANUP`, "
            "`RDMAV_ALLOW_DISASSOC_DESTROY` | 1 |\n"

@@ -1,5 +1,5 @@
-// The sending half of the verbs ring: small frames inside the request, others copied into registered memory that is used
-// round and round; completions are asked for now and then and free all before them. Thread rules: the ring's.
+// The sending half of the verbs ring: small frames inside the request, others copied into a ring of registered
+// memory. A completion is asked for every Limits::batching requests and frees all before it. Thread rules: the ring's.
 #pragma once
 
 #include <memory>
