@@ -23,18 +23,20 @@ int out_of_the_way(int fd) {
     return high;
 }
 
-// write() to a pipe whose reader may be gone, without the signal that is the program's to send. False: it is gone.
+// write() to a pipe whose reader may be gone, without the signal that is the program's to send. False: this descriptor leads
+// to nobody any more; the program may also have closed it with all others.
 bool write_without_signal(int fd, const void* value, uint32_t bytes) {
     sigset_t pipe, before, pending;
     sigemptyset(&pipe);
     sigaddset(&pipe, SIGPIPE);
     sigpending(&pending);
     pthread_sigmask(SIG_BLOCK, &pipe, &before);
-    const bool gone = ::write(fd, value, bytes) < 0 && errno == EPIPE;
+    const int error = ::write(fd, value, bytes) < 0 ? errno : 0;
     const timespec at_once{};
-    if (gone && !sigismember(&pending, SIGPIPE)) sigtimedwait(&pipe, nullptr, &at_once);
+    if (error == EPIPE && !sigismember(&pending, SIGPIPE)) sigtimedwait(&pipe, nullptr, &at_once);
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    return !gone;
+    if (error == EPIPE) ::close(fd);
+    return error != EPIPE && error != EBADF;
 }
 
 }  // namespace
@@ -59,14 +61,11 @@ void Notifier::drop(const std::string& path, int fd) {
 void Notifier::notify(const std::string& path, const void* value, uint32_t bytes) {
     const int before = errno;
     std::lock_guard locked(mutex_);
-    auto at = writers_.find(path);
-    if (at == writers_.end()) {
+    const auto known = writers_.find(path);
+    if (known == writers_.end() || !write_without_signal(known->second, value, bytes)) {
+        writers_.erase(path);
         const int fd = out_of_the_way(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
-        if (fd >= 0) at = writers_.emplace(path, fd).first;
-    }
-    if (at != writers_.end() && !write_without_signal(at->second, value, bytes)) {
-        ::close(at->second);
-        writers_.erase(at);
+        if (fd >= 0 && write_without_signal(fd, value, bytes)) writers_.emplace(path, fd);
     }
     errno = before;
 }
