@@ -1,0 +1,200 @@
+// What a UDP socket's program receives: from rings and twin, in the order of udp_order.cc.
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+
+#include "sock/context.h"
+#include "sock/udp_message.h"
+#include "sock/udp_socket.h"
+
+namespace vma::sock {
+
+class UdpReceive final : public WaitTarget {
+  public:
+    UdpReceive(UdpSocket& socket, int fd, msghdr& msg, int flags)
+        : socket_(socket),
+          fd_(fd),
+          msg_(msg),
+          flags_(flags),
+          name_room_(msg.msg_namelen),
+          control_room_(msg.msg_controllen) {}
+
+    // True: `outcome` is the answer.
+    bool ready(bool) override {
+        if (socket_.state() == SocketState::kernel) {
+            msg_.msg_namelen = name_room_;
+            msg_.msg_controllen = control_room_;
+            outcome = Outcome::kernel();
+            return true;
+        }
+        follow_presence();
+        // As in Linux, an error is told before the datagrams that wait.
+        if (socket_.kernel_news_.load(std::memory_order_acquire) &&
+            socket_.twin_error_.exchange(false, std::memory_order_acq_rel))
+            if (const int error = socket_.take_twin_error(fd_)) {
+                outcome = Outcome::error(error);
+                return true;
+            }
+        UdpSocket::Presence* const oldest = socket_.oldest_presence(shard_count_);
+        for (;;) {
+            if (oldest && from_ring(*oldest)) return true;
+            if (socket_.handed_back_.load(std::memory_order_acquire)) {
+                {
+                    std::lock_guard guard(socket_.control_);
+                    socket_.finish_hand_back_if_drained();
+                }
+                if (socket_.state() == SocketState::kernel) return ready(false);
+            }
+            if (!socket_.kernel_news_.load(std::memory_order_acquire)) return false;
+            if (from_twin()) return true;
+            // Another thread was quicker, and the news are gone.
+        }
+    }
+    void watch(Sleeper& sleeper) override { socket_.watch.add(sleeper); }
+    void unwatch(Sleeper& sleeper) override { socket_.watch.remove(sleeper); }
+    std::span<Shard* const> shards() override {
+        follow_presence();
+        return {shards_, shard_count_};
+    }
+    void progress() override {
+    }  // ready() looks at the rings under the same lease that it reads the queue under
+
+    Outcome outcome;
+
+  private:
+    // Another thread's bind, connect or first send may bring the socket into shards while this one waits.
+    void follow_presence() {
+        const unsigned n = socket_.presence_count_.load(std::memory_order_acquire);
+        while (shard_count_ < n) {
+            shards_[shard_count_] = socket_.presences_[shard_count_].shard;
+            shard_count_++;
+        }
+    }
+    bool from_ring(UdpSocket::Presence& presence) {
+        LeaseGuard guard(presence.shard->lease());
+        UdpDatagram datagram;
+        if (!UdpSocket::first_of_ring(presence, datagram)) return false;
+        if (socket_.twin_is_older(fd_, *datagram.info)) return false;
+        const uint32_t wanted = socket_.wanted_.load(std::memory_order_relaxed);
+        const uint32_t local = wanted & kWantPktinfo ? socket_.local_for(datagram) : 0;
+        const long n = copy_datagram_out(datagram, msg_, flags_, wanted, local);
+        if (!(flags_ & MSG_PEEK)) {
+            SocketCounters::add(socket_.counters.rx_packets, 1);
+            SocketCounters::add(socket_.counters.rx_bytes, datagram.payload.size());
+            if (LatencyProbe* probe = socket_.latency.probe()) [[unlikely]]
+                probe->received(datagram.info->arrival);
+            presence.endpoint->consume();
+            if (!presence.endpoint->readable()) {
+                const auto bit = uint32_t(1) << (&presence - socket_.presences_.data());
+                socket_.ring_ready_.fetch_and(~bit, std::memory_order_release);
+            }
+        }
+        outcome = Outcome::value(n);
+        return true;
+    }
+
+    bool from_twin() {
+        // Cleared first: news that arrive from here on set it again.
+        socket_.kernel_news_.store(false, std::memory_order_release);
+        msg_.msg_namelen = name_room_;
+        msg_.msg_controllen = control_room_;
+        const ssize_t n = sys::recvmsg(fd_, &msg_, (flags_ & ~MSG_WAITALL) | MSG_DONTWAIT);
+        if (n == -EAGAIN || !(flags_ & MSG_PEEK))
+            socket_.twin_first_.store(0, std::memory_order_release);
+        if (n == -EAGAIN) return false;
+        socket_.kernel_news_.store(true, std::memory_order_release);  // there may be more
+        if (n >= 0 && !(flags_ & MSG_PEEK)) {
+            SocketCounters::add(socket_.counters.rx_os_packets, 1);
+            SocketCounters::add(socket_.counters.rx_os_bytes, uint64_t(n));
+        }
+        outcome = n < 0 ? Outcome::error(int(-n)) : Outcome::value(n);
+        return true;
+    }
+
+    UdpSocket& socket_;
+    const int fd_;
+    msghdr& msg_;
+    const int flags_;
+    const socklen_t name_room_;
+    const size_t control_room_;
+    Shard* shards_[UdpSocket::kMaxPresence];
+    unsigned shard_count_ = 0;
+};
+
+Outcome UdpSocket::receive(int fd, msghdr* msg, int flags, RecvCall) {
+    if (state() == SocketState::kernel || (flags & MSG_ERRQUEUE)) return Outcome::kernel();
+    flags &= ~MSG_OOB;  // means nothing to a datagram
+    const bool may_wait = !nonblocking() && !(flags & MSG_DONTWAIT);
+    // Not bound yet: nothing can come, but who waits must see it when another thread's send binds it.
+    if (state() == SocketState::undecided && !settle(fd, false) &&
+        (!may_wait || state() == SocketState::kernel))
+        return Outcome::kernel();
+    UdpReceive target(*this, fd, *msg, flags);
+    if (target.ready(false)) return target.outcome;
+    if (!may_wait) {
+        if (is_twins_turn() && TwinEvents::drain() && target.ready(false)) return target.outcome;
+        SocketCounters::add(counters.rx_eagain, 1);
+        return Outcome::error(EAGAIN);
+    }
+    const Duration timeout = receive_timeout();
+    switch (wait_until(target, governor_, Context::receive_limits(timeout))) {
+        case WaitEnd::ready:
+            return target.outcome;
+        case WaitEnd::timeout:
+            return Outcome::error(EAGAIN);
+        case WaitEnd::interrupted:
+            break;
+    }
+    return interrupted_call(timeout);
+}
+
+// Which address a program would answer from (in_pktinfo.ipi_spec_dst): of a multicast datagram, that of the route back.
+uint32_t UdpSocket::local_for(const UdpDatagram& datagram) const {
+    const UdpRxInfo& info = *datagram.info;
+    if (!info.destination.addr.is_multicast()) return info.destination.addr.v4_host();
+    RouteQuery back;
+    back.dst = info.source.addr;
+    back.oif = int(datagram.meta->ifindex);
+    back.protocol = IPPROTO_UDP;
+    const auto route = space_->monitor().view()->route(back);
+    return route ? route->source.v4_host() : 0;
+}
+
+Outcome UdpSocket::next_datagram_size(int fd) {
+    if (state() != SocketState::offloaded) return Outcome::kernel();
+    Presence* const p = oldest_presence(presence_count_.load(std::memory_order_acquire));
+    if (p == nullptr) return Outcome::kernel();
+    LeaseGuard guard(p->shard->lease());
+    UdpDatagram first;
+    if (!first_of_ring(*p, first) || twin_is_older(fd, *first.info)) return Outcome::kernel();
+    return Outcome::value(p->endpoint->next_size());
+}
+
+void UdpSocket::ring_ready(const UdpEndpoint& endpoint) {
+    const unsigned n = presence_count_.load(std::memory_order_relaxed);
+    for (unsigned i = 0; i < n; i++)
+        if (presences_[i].endpoint == &endpoint)
+            ring_ready_.fetch_or(1u << i, std::memory_order_release);
+    watch.notify(EPOLLIN | EPOLLPRI | EPOLLRDNORM | EPOLLRDBAND);
+}
+
+uint32_t UdpSocket::poll_events() {
+    uint32_t events = 0;
+    if (ring_ready_.load(std::memory_order_acquire)) events |= EPOLLIN | EPOLLRDNORM;
+    const bool offloaded = state() == SocketState::offloaded;
+    if (offloaded && !kernel_news_.load(std::memory_order_acquire))
+        return events | EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
+    // News of the twin are a hint: it may have been read meanwhile.
+    pollfd twin{fd(), POLLIN | POLLRDNORM | POLLOUT | POLLWRNORM | POLLWRBAND | POLLPRI | POLLRDHUP,
+                0};
+    const timespec zero{};
+    if (sys::ppoll(&twin, 1, &zero) > 0) events |= uint32_t(uint16_t(twin.revents));
+    if (offloaded) {
+        if (!(events & (EPOLLERR | EPOLLHUP | EPOLLRDHUP)) && !(twin.revents & POLLIN))
+            kernel_news_.store(false, std::memory_order_release);
+        events |= EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
+    }
+    return events;
+}
+
+}  // namespace vma::sock
