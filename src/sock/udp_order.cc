@@ -81,6 +81,11 @@ bool UdpSocket::is_twins_turn() {
     return true;
 }
 
+bool UdpSocket::is_empty_look_due() {
+    return is_twins_turn() ||
+           (!Context::kernel_poll_ratio_is_set() && TwinEvents::is_due(monotonic_now()));
+}
+
 bool UdpSocket::first_of_ring(Presence& presence, UdpDatagram& out) {
     return presence.endpoint->peek(out) || (presence.shard->poll() && presence.endpoint->peek(out));
 }

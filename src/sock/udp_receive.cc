@@ -132,7 +132,8 @@ Outcome UdpSocket::receive(int fd, msghdr* msg, int flags, RecvCall) {
     UdpReceive target(*this, fd, *msg, flags);
     if (target.ready(false)) return target.outcome;
     if (!may_wait) {
-        if (is_twins_turn() && TwinEvents::drain() && target.ready(false)) return target.outcome;
+        if (is_empty_look_due() && TwinEvents::drain() && target.ready(false))
+            return target.outcome;
         SocketCounters::add(counters.rx_eagain, 1);
         return Outcome::error(EAGAIN);
     }

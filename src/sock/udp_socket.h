@@ -160,6 +160,8 @@ class UdpSocket final : public Socket {
     bool twin_is_older(int fd, const UdpRxInfo& first);
     // One look more: is it the one at which the twin is looked at, too?
     bool is_twins_turn();
+    // The rings have nothing for a call that does not wait: is the twin looked at?
+    bool is_empty_look_due();
     // [lease] The oldest of the ring; polls it when there is none. False: none.
     static bool first_of_ring(Presence& presence, UdpDatagram& out);
     // Of `count` presences the one to read from first; null: there is nothing. A single one is not looked at.

@@ -109,8 +109,8 @@ class TwinEvents {
     static bool add(int twin_fd, void* socket, uint32_t generation);
     static void remove(int twin_fd);
     static bool drain();  // true if some socket was marked
-    // What was taken from a ring at `taken` is given to the program next. Is the last drain so long ago that something older may
-    // wait in a twin? (Then drain. More than one look in 10 us would cost more than it can set right.)
+    // What was taken from a ring at `taken` is given to the program next, or there was nothing then. Is the last drain so long
+    // ago that something older may wait in a twin? (Then drain. More than one look in 10 us would cost more than it can set right.)
     static bool is_due(Instant taken);
     static void forget_in_child();
 };
