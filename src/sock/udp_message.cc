@@ -2,6 +2,7 @@
 
 #include <netinet/in.h>
 #include <netinet/ip.h>
+#include <netinet/udp.h>
 #include <sys/time.h>
 
 #include <algorithm>
@@ -15,7 +16,9 @@ namespace {
 class ControlWriter {
   public:
     ControlWriter(msghdr& msg)
-        : msg_(msg), next_(static_cast<uint8_t*>(msg.msg_control)), left_(msg.msg_controllen) {}
+        : msg_(msg),
+          next_(static_cast<uint8_t*>(msg.msg_control)),
+          left_(next_ ? msg.msg_controllen : 0) {}
     template <class T>
     void put(int level, int type, const T& value) {
         // As the kernel: a header that does not fit is left out, data that does not fit is cut; both set MSG_CTRUNC.
@@ -58,6 +61,7 @@ void put_controls(const UdpRxInfo& info, const PacketMeta& meta, msghdr& msg, ui
         const timeval tv{info.realtime_ns / 1000000000, info.realtime_ns % 1000000000 / 1000};
         out.put(SOL_SOCKET, SO_TIMESTAMP, tv);
     }
+    if ((wanted & kWantGro) && info.whole) out.put(IPPROTO_UDP, UDP_GRO, int(info.segment_size));
     if (wanted & kWantPktinfo) {
         in_pktinfo pktinfo{};
         pktinfo.ipi_ifindex = int(meta.ifindex);
@@ -90,12 +94,10 @@ long copy_datagram_out(const UdpDatagram& datagram, msghdr& msg, int flags, uint
         copied += n;
     }
     if (copied < datagram.payload.size()) msg.msg_flags |= MSG_TRUNC;
-    if (wanted && msg.msg_control)
+    if (wanted)
         put_controls(info, *datagram.meta, msg, wanted, local_v4);
-    else {
-        if (wanted) msg.msg_flags |= MSG_CTRUNC;
+    else
         msg.msg_controllen = 0;
-    }
     return long(flags & MSG_TRUNC ? datagram.payload.size() : copied);
 }
 

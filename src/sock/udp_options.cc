@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <netinet/in.h>
+#include <netinet/udp.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 
@@ -30,6 +31,9 @@ enum class Effect : uint8_t {
     timestamp,
     timestampns,
     origdst,
+    segment,
+    gro,
+    cork,
 };
 
 struct Row {
@@ -144,6 +148,24 @@ Outcome UdpSocket::set_option(int fd, int level, int name, const void* value, so
             break;
         case Effect::origdst:
             want(kWantOrigDst);
+            break;
+        case Effect::segment:
+            segment_.store(uint16_t(option_number(value, len)), std::memory_order_relaxed);
+            break;
+        case Effect::gro: {
+            std::lock_guard guard(control_);
+            want(kWantGro);
+            const bool on = wanted_.load(std::memory_order_relaxed) & kWantGro;
+            for (unsigned i = 0, n = presence_count_.load(std::memory_order_relaxed); i < n; i++) {
+                LeaseGuard lease(presences_[i].shard->lease());
+                presences_[i].shard->drain();  // what has come is as it was before
+                presences_[i].endpoint->set_whole_trains(on);
+            }
+            break;
+        }
+        case Effect::cork:
+            cork_.store(option_number(value, len) != 0, std::memory_order_relaxed);
+            if (option_number(value, len) == 0) corked_ = false;  // the twin has sent what waited
             break;
         case Effect::to_kernel:
             if (level == SOL_SOCKET && name == SO_MAX_PACING_RATE)

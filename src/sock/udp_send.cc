@@ -1,6 +1,7 @@
 // What a UDP socket's program sends: by the ring of the route, or by the twin.
 #include <errno.h>
 #include <netinet/in.h>
+#include <netinet/udp.h>
 
 #include <algorithm>
 #include <cstring>
@@ -17,6 +18,19 @@ constexpr size_t kMostFragmentPieces = 64;  // iovecs of a datagram that is sent
 
 // Flags that only the kernel's send path understands.
 constexpr int kTwinSendFlags = MSG_MORE | MSG_OOB | MSG_DONTROUTE | MSG_ZEROCOPY;
+
+constexpr size_t kMostSegments = 64;  // of one send, in every kernel that has UDP_SEGMENT
+
+// Is UDP_SEGMENT the only control message? Its value then replaces the option's.
+bool only_segment(const msghdr& msg, uint16_t* segment) {
+    const cmsghdr* const c = CMSG_FIRSTHDR(&msg);
+    if (c == nullptr || c->cmsg_level != IPPROTO_UDP || c->cmsg_type != UDP_SEGMENT ||
+        c->cmsg_len != CMSG_LEN(sizeof *segment) ||
+        msg.msg_controllen > CMSG_SPACE(sizeof *segment))
+        return false;
+    std::memcpy(segment, CMSG_DATA(c), sizeof *segment);
+    return true;
+}
 
 }  // namespace
 
@@ -157,7 +171,7 @@ Outcome UdpSocket::send_by_twin(int fd, const msghdr* msg, int flags) {
 }
 
 Outcome UdpSocket::send_by_ring(const Destination& to, const msghdr* msg, size_t length,
-                                bool dummy) {
+                                uint16_t segment, bool dummy) {
     Shard& shard = *to.shard;
     uint8_t head[kUdpMaxHead];
     LeaseGuard guard(shard.lease());
@@ -170,7 +184,7 @@ Outcome UdpSocket::send_by_ring(const Destination& to, const msghdr* msg, size_t
                                      shard.ip_ids(), to.head.src(), to.head.dst(), IPPROTO_UDP,
                                      endpoint ? Instant{} : monotonic_now());
     const std::span<const iovec> payload{msg->msg_iov, msg->msg_iovlen};
-    if (length > to.max_payload) {
+    if (segment == 0 && length > to.max_payload) {
         if (dummy) return Outcome::error(EMSGSIZE);
         const int error = send_fragments(to, payload, uint32_t(length), id);
         return error ? Outcome::error(error) : Outcome::value(long(length));
@@ -187,6 +201,10 @@ Outcome UdpSocket::send_by_ring(const Destination& to, const msghdr* msg, size_t
     frame.payload_len = uint32_t(length);
     frame.csum_start = built->csum_start;
     frame.csum_offset = built->csum_offset;
+    if (segment != 0) {
+        frame.gso = Gso::udp_l4;
+        frame.gso_size = segment;
+    }
     const int error = dummy ? 0 : shard.send(frame);
     if (error) return Outcome::error(error);
     return Outcome::value(long(length));
@@ -209,12 +227,24 @@ int UdpSocket::send_fragments(const Destination& to, std::span<const iovec> payl
     return 0;
 }
 
+// Can the ring cut a send of `length` bytes into datagrams of `segment`? Each has to fit the path whole.
+bool UdpSocket::can_cut(const Destination& to, size_t length, uint16_t segment) {
+    const RingCaps& caps = to.shard->caps();
+    return segment <= to.max_payload && length <= kUdpMaxPayload4 &&
+           length <= segment * kMostSegments && caps.udp_gso && caps.tx_checksum &&
+           !to.head.no_checksum() && length + kUdpSize + kIpv4Size <= caps.max_gso_bytes &&
+           (caps.max_gso_segments == 0 || length <= size_t(segment) * caps.max_gso_segments);
+}
+
 Outcome UdpSocket::send(int fd, const msghdr* msg, int flags, SendCall) {
     const bool dummy = flags & kSendDummy;
     if (state() == SocketState::kernel) return dummy ? Outcome::error(EINVAL) : Outcome::kernel();
     if (state() == SocketState::undecided && !settle(fd, true)) return send_by_twin(fd, msg, flags);
     if (kernel_send_.load(std::memory_order_relaxed) || corked_ || (flags & kTwinSendFlags) ||
-        msg->msg_controllen != 0 || msg->msg_iovlen > UINT16_MAX)
+        cork_.load(std::memory_order_relaxed) || msg->msg_iovlen > UINT16_MAX)
+        return send_by_twin(fd, msg, flags);
+    uint16_t segment = segment_.load(std::memory_order_relaxed);
+    if (msg->msg_controllen != 0 && !only_segment(*msg, &segment))
         return send_by_twin(fd, msg, flags);
     Endpoint to;
     if (msg->msg_name) {
@@ -241,11 +271,14 @@ Outcome UdpSocket::send(int fd, const msghdr* msg, int flags, SendCall) {
     // Copies for members on this host are the kernel's to make: it knows them all.
     if (d.loops && space_->local_members().possible(d.ifindex, to.addr.v4_host()))
         return send_by_twin(fd, msg, flags);
+    // Not to be cut, or not where and how it is asked for: then the kernel says so, or does it.
+    if (length <= segment && segment <= d.max_payload && !d.head.no_checksum()) segment = 0;
+    if (segment != 0 && !can_cut(d, length, segment)) return send_by_twin(fd, msg, flags);
     // In fragments, unless the program forbids it or there is too much: then the kernel says so.
-    if (length > d.max_payload &&
+    if (segment == 0 && length > d.max_payload &&
         (!d.may_fragment || length > kUdpMaxPayload4 || msg->msg_iovlen > kMostFragmentPieces))
         return send_by_twin(fd, msg, flags);
-    const Outcome sent = send_by_ring(d, msg, length, dummy);
+    const Outcome sent = send_by_ring(d, msg, length, segment, dummy);
     if (dummy) {
         if (sent.kind == Outcome::Kind::value) SocketCounters::add(counters.tx_dummy, 1);
         return sent;
@@ -255,7 +288,7 @@ Outcome UdpSocket::send(int fd, const msghdr* msg, int flags, SendCall) {
         // waits if the socket may wait.
         return send_by_twin(fd, msg, flags);
     }
-    SocketCounters::add(counters.tx_packets, 1);
+    SocketCounters::add(counters.tx_packets, segment ? (length + segment - 1) / segment : 1);
     SocketCounters::add(counters.tx_bytes, length);
     if (probe) [[unlikely]]
         probe->sent(called);

@@ -138,6 +138,7 @@ UdpSocket::Presence* UdpSocket::presence_in(Shard& shard) {
     endpoint->owner = this;
     const uint32_t limit = receive_buffer_.load(std::memory_order_relaxed);
     if (limit) endpoint->set_receive_limit(limit);
+    endpoint->set_whole_trains(wanted_.load(std::memory_order_relaxed) & kWantGro);
     presences_[count] = {&shard, endpoint, false};
     presence_count_.store(count + 1, std::memory_order_release);
     return &presences_[count];

@@ -2,7 +2,8 @@
 // endpoints (one per shard it is present in) and from the twin (loopback, broadcast, fragments, other
 // interfaces); each destination is sent to by ring or by twin.
 //
-// What the ring does not do in this version goes to the twin, datagram by datagram: broadcast, corking, control messages on send, MSG_ERRQUEUE. Nothing is refused that the kernel would do.
+// What the ring does not do in this version goes to the twin, datagram by datagram: broadcast, corking, control messages on send
+// but UDP_SEGMENT, MSG_ERRQUEUE. Nothing is refused that the kernel would do.
 #pragma once
 
 #include <array>
@@ -23,6 +24,7 @@ enum UdpControl : uint32_t {
     kWantTtl = 8,
     kWantTos = 16,
     kWantOrigDst = 32,
+    kWantGro = 64,
 };
 
 class UdpSocket final : public Socket {
@@ -170,7 +172,10 @@ class UdpSocket final : public Socket {
     Destination destination(int fd, const Endpoint& to);
     Destination resolve(int fd, const Endpoint& to);
     Outcome send_by_twin(int fd, const msghdr* msg, int flags);
-    Outcome send_by_ring(const Destination& to, const msghdr* msg, size_t length, bool dummy);
+    // `segment`: cut into datagrams of so many bytes; 0: one datagram. `dummy`: all but the sending.
+    Outcome send_by_ring(const Destination& to, const msghdr* msg, size_t length, uint16_t segment,
+                         bool dummy);
+    static bool can_cut(const Destination& to, size_t length, uint16_t segment);
     int send_fragments(const Destination& to, std::span<const iovec> payload, uint32_t length,
                        uint16_t id);
     int take_twin_error(int fd);
@@ -185,7 +190,10 @@ class UdpSocket final : public Socket {
     std::atomic<int> multicast_if_{0};  // IP_MULTICAST_IF, 0: not set
     // Bound and undecided: what it will be kernel for.
     Reason waits_because_ = Reason::reuseport_shared;
-    bool corked_ = false;                          // a MSG_MORE datagram waits in the twin
+    bool corked_ = false;            // a MSG_MORE datagram waits in the twin
+    std::atomic<bool> cork_{false};  // UDP_CORK: the twin puts datagrams together
+    std::atomic<uint16_t> segment_{
+        0};  // UDP_SEGMENT: sends are cut into datagrams of so many bytes; 0: they are not
     std::atomic<uint32_t> wanted_{0};              // UdpControl bits
     std::atomic<uint64_t> options_generation_{1};  // bumped by options that change what is sent
     std::atomic<uint32_t> receive_buffer_{0};  // SO_RCVBUF as the twin reports it, 0: not asked yet

@@ -31,6 +31,7 @@ DropReason UdpEndpoint::deliver(Packet packet, const UdpRxInfo& info) {
 
     UdpRxInfo* kept = new (packet->scratch) UdpRxInfo(info);
     if (fits < count) kept->end = info.next + fits * info.segment_size;
+    kept->whole = whole_trains_ && info.segment_size != 0;
     charged_ += fits * info.charge;
     queued_ += fits;
     counters.rx_datagrams += fits;
@@ -41,9 +42,13 @@ DropReason UdpEndpoint::deliver(Packet packet, const UdpRxInfo& info) {
     return DropReason::none;
 }
 
-uint32_t UdpEndpoint::first_size(const UdpRxInfo& info) const {
+uint32_t UdpEndpoint::segment_bytes(const UdpRxInfo& info) {
     const uint32_t left = info.end - info.next;
     return info.segment_size == 0 ? left : std::min<uint32_t>(left, info.segment_size);
+}
+
+uint32_t UdpEndpoint::first_size(const UdpRxInfo& info) {
+    return info.whole ? info.end - info.next : segment_bytes(info);
 }
 
 bool UdpEndpoint::peek(UdpDatagram& out) {
@@ -53,7 +58,6 @@ bool UdpEndpoint::peek(UdpDatagram& out) {
     out.info = &info;
     out.meta = &buf->meta;
     out.payload = {buf->data + info.next, first_size(info)};
-    out.train = {buf->data + info.next, info.end - info.next};
     return true;
 }
 
@@ -62,22 +66,22 @@ uint32_t UdpEndpoint::next_size() {
     return buf == nullptr ? 0 : first_size(buf->as<UdpRxInfo>());
 }
 
-void UdpEndpoint::consume(bool train) {
+void UdpEndpoint::consume() {
     PacketBuf* buf = queue_.front();
     if (buf == nullptr) return;
     UdpRxInfo& info = buf->as<UdpRxInfo>();
     do {
-        info.next += first_size(info);
+        info.next += segment_bytes(info);
         charged_ -= info.charge;
         queued_--;
-    } while (train && info.next < info.end);
+    } while (info.whole && info.next < info.end);
     if (info.next < info.end) return;
     queue_.pop_front();
     release_packet(buf);
 }
 
 void UdpEndpoint::purge() {
-    while (readable()) consume(true);
+    while (readable()) consume();
 }
 
 }  // namespace vma

@@ -36,6 +36,7 @@ struct UdpRxInfo {
     uint32_t next = 0, end = 0;  // payload offsets from PacketBuf::data
     uint32_t charge = 0;         // of one datagram
     uint16_t segment_size = 0;   // 0: a single datagram
+    bool whole = false;          // the super-frame is read at once (UDP_GRO)
     uint8_t ttl = 0, tos = 0;
     Instant arrival;  // when the frame was taken from the ring
     int64_t realtime_ns =
@@ -47,8 +48,6 @@ struct UdpDatagram {
     const UdpRxInfo* info = nullptr;
     const PacketMeta* meta = nullptr;  // ifindex, hardware stamp
     ByteView payload;
-    ByteView
-        train;  // payload and everything after it in the same super-frame: what a UDP_GRO socket reads at once
 };
 
 struct UdpCounters {
@@ -88,11 +87,14 @@ class UdpEndpoint {
     bool readable() const { return !queue_.empty(); }
     // Oldest unread datagram; false when there is none.
     bool peek(UdpDatagram& out);
-    // Removes it (`train`: with all that follows in its super-frame). Memory goes home with the last piece.
-    void consume(bool train = false);
+    // Removes it. Memory goes home with the last piece.
+    void consume();
     // Payload bytes of the oldest datagram (FIONREAD), 0 when there is none or it is empty.
     uint32_t next_size();
     void purge();  // drops everything that is queued
+
+    // UDP_GRO: super-frames that are queued from here on are read as they are, not cut into their datagrams.
+    void set_whole_trains(bool on) { whole_trains_ = on; }
 
     void set_receive_limit(uint32_t bytes) { receive_limit_ = bytes; }
     uint32_t receive_limit() const { return receive_limit_; }
@@ -109,9 +111,12 @@ class UdpEndpoint {
     ListHook group_hook;        // in UdpGroups
 
   private:
-    uint32_t first_size(const UdpRxInfo& info) const;
+    // Payload bytes of the first datagram, and of what is read of it at once.
+    static uint32_t segment_bytes(const UdpRxInfo& info);
+    static uint32_t first_size(const UdpRxInfo& info);
 
     PacketQueue queue_;
+    bool whole_trains_ = false;
     uint32_t receive_limit_ = 212992;  // net.core.rmem_default
     uint32_t charged_ = 0, queued_ = 0;
 };

@@ -30,14 +30,16 @@ void mend(uint8_t* frame, size_t size) {
     store_be16(ip + 10, checksum(ByteView(ip, header)));
 }
 
-void read_one(UdpEndpoint& e, bool train) {
+// `whole`: super-frames that come after it are read at once.
+void read_one(UdpEndpoint& e, bool whole) {
+    e.set_whole_trains(whole);
     UdpDatagram d;
     if (!e.peek(d)) return;
-    FUZZ_CHECK(d.payload.size() <= d.train.size() && d.payload.size() == e.next_size());
+    FUZZ_CHECK(d.info->next + d.payload.size() <= d.info->end && d.payload.size() == e.next_size());
     uint32_t sum = 0;
-    for (uint8_t b : d.train) sum += b;  // every byte must be readable
-    FUZZ_CHECK(sum <= d.train.size() * 255);
-    e.consume(train);
+    for (uint8_t b : d.payload) sum += b;  // every byte must be readable
+    FUZZ_CHECK(sum <= d.payload.size() * 255);
+    e.consume();
 }
 
 }  // namespace

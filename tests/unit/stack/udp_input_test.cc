@@ -20,7 +20,6 @@ TEST_F(UdpInput, DeliversWithAddressesAndStamps) {
     UdpDatagram d;
     ASSERT_TRUE(e.peek(d));
     EXPECT_EQ(text(d.payload), spec.payload);
-    EXPECT_EQ(text(d.train), spec.payload);
     EXPECT_EQ(d.info->source, (Endpoint{IpAddr::v4(kPeerIp), kPeerPort}));
     EXPECT_EQ(d.info->destination, (Endpoint{IpAddr::v4(kOurIp), kOurPort}));
     EXPECT_EQ(d.info->ttl, 63);
@@ -197,7 +196,6 @@ TEST_F(UdpInput, SuperFrameIsReadInPieces) {
         for (uint32_t i = 0; i < count; i++) {
             ASSERT_TRUE(e.peek(d));
             EXPECT_EQ(d.payload.size(), std::min(1000u, bytes - i * 1000));
-            EXPECT_EQ(d.train.size(), bytes - i * 1000);
             EXPECT_EQ(e.next_size(), d.payload.size());
             all.insert(all.end(), d.payload.begin(), d.payload.end());
             e.consume();
@@ -209,20 +207,41 @@ TEST_F(UdpInput, SuperFrameIsReadInPieces) {
     EXPECT_EQ(pool.counters().in_use, 0u);
 }
 
-TEST_F(UdpInput, SuperFrameReadAtOnceAfterOnePiece) {
+// UDP_GRO: what is queued while it is on is read as it came, and charged as the datagrams that it is; what was queued before is not.
+TEST_F(UdpInput, SuperFramesAreReadWholeFromThenOn) {
     UdpEndpoint e({IpAddr::v4(kOurIp), kOurPort});
     ASSERT_TRUE(stack.demux.insert(e.tuple(), e));
     FrameSpec spec;
-    spec.payload = pattern(350, 3);
-    Packet p = packet(udp_frame(spec));
-    p->meta.gso_size = 100;
-    ASSERT_EQ(udp_input(stack, std::move(p), now, 0), DropReason::none);
-    e.consume();
+    const auto arrives = [&](size_t bytes) {
+        spec.payload = pattern(bytes, bytes);
+        Packet p = packet(udp_frame(spec));
+        p->meta.gso_size = 100;
+        ASSERT_EQ(udp_input(stack, std::move(p), now, 0), DropReason::none);
+    };
+    arrives(150);
+    e.set_whole_trains(true);
+    arrives(350);
+    arrives(100);
+    EXPECT_EQ(e.queued(), 7u);
     UdpDatagram d;
+    for (const uint32_t piece : {100u, 50u}) {
+        ASSERT_TRUE(e.peek(d));
+        EXPECT_FALSE(d.info->whole);
+        EXPECT_EQ(d.payload.size(), piece);
+        e.consume();
+    }
     ASSERT_TRUE(e.peek(d));
+    EXPECT_TRUE(d.info->whole);
     EXPECT_EQ(d.info->segment_size, 100);
-    EXPECT_EQ(text(d.train), Bytes(spec.payload.begin() + 100, spec.payload.end()));
-    e.consume(true);
+    EXPECT_EQ(text(d.payload), pattern(350, 350));
+    EXPECT_EQ(e.next_size(), 350u);
+    e.consume();
+    EXPECT_EQ(e.queued(), 1u);
+    EXPECT_EQ(e.charged(), udp_charge(142));
+    // A single datagram is no train.
+    ASSERT_TRUE(e.peek(d));
+    EXPECT_FALSE(d.info->whole);
+    e.consume();
     EXPECT_FALSE(e.readable());
     EXPECT_EQ(e.queued(), 0u);
     EXPECT_EQ(e.charged(), 0u);
@@ -323,8 +342,9 @@ TEST_F(UdpInput, GarbageNeverGetsThroughAndNothingLeaks) {
         (udp_input(stack, std::move(p), now, 0) == DropReason::none ? passed : dropped)++;
         UdpDatagram d;
         while (e.peek(d)) {
-            ASSERT_LE(d.payload.data() + d.payload.size(), d.train.data() + d.train.size());
-            e.consume(rng.chance(1, 2));
+            ASSERT_LE(d.info->next + d.payload.size(), d.info->end);
+            e.set_whole_trains(rng.chance(1, 2));
+            e.consume();
         }
     }
     uint64_t counted = 0;

@@ -1,0 +1,80 @@
+// Behaviours with control messages: what came with a datagram, and a datagram with one.
+#pragma once
+
+#include <time.h>
+// after the timespec that it uses
+#include <linux/errqueue.h>
+#include <netinet/ip.h>
+#include <netinet/udp.h>
+
+#include <algorithm>
+
+#include "differential/behaviour.h"
+
+// What recvmsg() gave: length, text, flags and the control messages, without what differs from run to run.
+inline std::string received(int s, int flags = 0, size_t room = 512, size_t size = 100) {
+    std::string data(size, '?'), control(512, 0);
+    sockaddr_in from{};
+    iovec iov{data.data(), size};
+    msghdr m = message_of(iov, room ? control.data() : nullptr, room);
+    m.msg_name = &from;
+    m.msg_namelen = sizeof from;
+    const ssize_t n = recvmsg(s, &m, flags);
+    if (n < 0) return std::string("-1 ") + strerrorname_np(errno);
+    std::string text = std::to_string(n) + " \"" + data.substr(0, std::min(size, size_t(n))) +
+                       "\" flags " + std::to_string(m.msg_flags) + " name " +
+                       std::to_string(m.msg_namelen) + " control " +
+                       std::to_string(m.msg_controllen);
+    for (cmsghdr* c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
+        text += "; " + std::to_string(c->cmsg_level) + "/" + std::to_string(c->cmsg_type) +
+                " len " + std::to_string(c->cmsg_len);
+        const auto* bytes = CMSG_DATA(c);
+        if (c->cmsg_level == SOL_IP && c->cmsg_type == IP_TOS && c->cmsg_len >= CMSG_LEN(1))
+            text += " tos " + std::to_string(*bytes);
+        if (c->cmsg_level == SOL_IP && c->cmsg_type == IP_TTL && c->cmsg_len >= CMSG_LEN(4))
+            text += " ttl " + std::to_string(*reinterpret_cast<const int*>(bytes));
+        if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO && c->cmsg_len == CMSG_LEN(4))
+            text += " segments of " + std::to_string(*reinterpret_cast<const int*>(bytes));
+        if (c->cmsg_level == SOL_IP && c->cmsg_type == IP_RECVORIGDSTADDR)
+            text += " to " + shown(*reinterpret_cast<const sockaddr_in*>(bytes));
+        if (c->cmsg_level == SOL_IP && c->cmsg_type == IP_PKTINFO &&
+            c->cmsg_len == CMSG_LEN(sizeof(in_pktinfo))) {
+            sockaddr_in to = at("any", 0);
+            to.sin_addr = reinterpret_cast<const in_pktinfo*>(bytes)->ipi_addr;
+            text += " to " + shown(to);
+        }
+        if (c->cmsg_level == SOL_IP && c->cmsg_type == IP_RECVERR) {
+            const auto* e = reinterpret_cast<const sock_extended_err*>(bytes);
+            text += std::string(" error ") + strerrorname_np(int(e->ee_errno)) + " origin " +
+                    std::to_string(e->ee_origin) + " type " + std::to_string(e->ee_type) +
+                    " code " + std::to_string(e->ee_code) + " info " + std::to_string(e->ee_info) +
+                    " data " + std::to_string(e->ee_data);
+        }
+    }
+    return text;
+}
+// sendmsg() with one control message.
+template <class T>
+long sent_with(int s, int level, int type, const T& value, const char* text = "controlled",
+               const char* to = nullptr, size_t length = sizeof(T), int flags = 0) {
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(T))] = {};
+    std::string data(text);
+    iovec iov{data.data(), data.size()};
+    sockaddr_in name{};
+    msghdr m{};
+    if (to) {
+        name = at(to, port());
+        m.msg_name = &name;
+        m.msg_namelen = sizeof name;
+    }
+    m.msg_iov = &iov;
+    m.msg_iovlen = 1;
+    m.msg_control = control;
+    m.msg_controllen = sizeof control;
+    cmsghdr* c = CMSG_FIRSTHDR(&m);
+    c->cmsg_level = level;
+    c->cmsg_type = type;
+    c->cmsg_len = CMSG_LEN(length);
+    memcpy(CMSG_DATA(c), &value, sizeof value);
+    return sendmsg(s, &m, flags);
+}
