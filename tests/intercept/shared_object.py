@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""What libvma.so must be as an ELF file (process-model 1): usage: shared_object.py LIBRARY EXPORTS"""
+"""What libvma.so must be as an ELF file (process-model 1): usage: shared_object.py LIBRARY EXPORTS INTERFACE
+
+INTERFACE is the list of symbols that the SONAME promises; EXPORTS those that hooks.def makes."""
 import re
 import subprocess
 import sys
 
-library, exports = sys.argv[1:3]
+library, exports, interface = sys.argv[1:4]
 errors = []
 
 
@@ -18,6 +20,10 @@ if not {"libc.so.6"} <= needed <= {"libc.so.6", "ld-linux-x86-64.so.2", "ld-linu
     errors.append(f"DT_NEEDED: {sorted(needed)}")
 if "TEXTREL" in dynamic:
     errors.append("text relocations")
+soname = "".join(re.findall(r"\(SONAME\).*\[(.*?)\]", dynamic))
+promised, *names = open(interface).read().split()
+if soname != promised:
+    errors.append(f"SONAME {soname}, the interface is that of {promised}")
 for flag in ("NOW", "NODELETE"):
     if not re.search(rf"\(FLAGS_1\).*\b{flag}\b", dynamic):
         errors.append(f"flag {flag} is missing")
@@ -29,6 +35,10 @@ for name in sorted(have - want):
     errors.append(f"exported by accident: {name}")
 for name in sorted(want - have):
     errors.append(f"not exported: {name}")
+for name in sorted(set(names) - have):
+    errors.append(f"{soname} promises {name}: a library without it needs another SONAME")
+for name in sorted(have - set(names)):
+    errors.append(f"{name} is new: it goes into {interface}, and from then on it is promised")
 for line in symbols:
     if line.split()[1] not in "TW":
         errors.append(f"not a function: {line}")
