@@ -189,7 +189,8 @@ bool start() {
     char path[4096];
     if (!find_broker(g_config.path, path, sizeof path)) {
         vma_log(info, "broker",
-                "no broker (vmad is neither beside the library nor where VMA_BROKER_PATH says): "
+                "no broker (vmad is neither installed with the library nor where VMA_BROKER_PATH "
+                "says): "
                 "connections of this process are reset if it is killed, and after it has given up "
                 "its privileges they cannot go back to the kernel");
         return false;

@@ -103,7 +103,7 @@ bool find_broker(const char* wished, char* out, size_t room) {
         return false;
     const char* slash = std::strrchr(info.dli_fname, '/');
     const int folder = slash ? int(slash - info.dli_fname) : 0;
-    for (const char* rest : {"/../bin/vmad", "/vmad"}) {
+    for (const char* rest : {"/../bin/vmad", "/vmad", VMA_INSTALLED_BROKER}) {
         const int n =
             snprintf(out, room, "%.*s%s", folder ? folder : 1, folder ? info.dli_fname : ".", rest);
         if (n > 0 && size_t(n) < room && runnable(out)) return true;

@@ -12,7 +12,7 @@ namespace vma::broker {
 inline constexpr int kBrokerSocket = 3;  // its end of the door, in the broker
 
 // The executable that belongs to this library, into `out`: `wished` if it is not empty, else ../bin/vmad or vmad beside the
-// library's file. False: there is none that may be run.
+// library's file, or where the packages install it. False: there is none that may be run.
 bool find_broker(const char* wished, char* out, size_t room);
 
 // Runs it and returns our end of the door (CLOEXEC), or why not. Returns when it has been executed, without waiting for
