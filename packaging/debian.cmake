@@ -1,0 +1,66 @@
+# Debian packages out of the build tree, one for each component.
+set(debian ${CMAKE_CURRENT_SOURCE_DIR}/debian)
+set(CPACK_GENERATOR DEB)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_COMPONENTS_ALL runtime dev utils softhca vmad)
+set(CPACK_PACKAGE_NAME libvma)
+set(CPACK_PACKAGE_CONTACT "The libvma authors <libvma@example.org>")
+set(CPACK_PACKAGING_INSTALL_PREFIX ${CMAKE_INSTALL_PREFIX})
+set(CPACK_STRIP_FILES ON)
+set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS
+    OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+# softhca_port needs the libibverbs of its own package, which no other package knows of.
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${CMAKE_BINARY_DIR}/lib/softhca)
+
+# Copyright and changelog, which each package has, and the overrides of lintian that are named in debian/.
+set(changelog ${CMAKE_CURRENT_BINARY_DIR}/changelog.gz)
+add_custom_command(OUTPUT ${changelog} DEPENDS ${debian}/changelog
+    COMMAND sh -c "gzip -9nc \"$1\" >\"$2\"" sh ${debian}/changelog ${changelog} VERBATIM)
+add_custom_target(package_files ALL DEPENDS ${changelog})
+
+# component, package, section, summary, the rest of the description.
+function(vma_debian_package component package section summary text)
+    install(FILES ${debian}/copyright ${changelog} DESTINATION ${docs}/${package} COMPONENT ${component})
+    if(EXISTS ${debian}/${package}.lintian-overrides)
+        install(FILES ${debian}/${package}.lintian-overrides DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/lintian/overrides
+            RENAME ${package} COMPONENT ${component})
+    endif()
+    string(TOUPPER ${component} key)
+    set(CPACK_DEBIAN_${key}_PACKAGE_NAME ${package} PARENT_SCOPE)
+    set(CPACK_DEBIAN_${key}_PACKAGE_SECTION ${section} PARENT_SCOPE)
+    set(CPACK_COMPONENT_${key}_DESCRIPTION "${summary}\n${text}" PARENT_SCOPE)
+endfunction()
+
+vma_debian_package(runtime libvma libs "TCP and UDP sockets of unmodified programs in user space"
+"With LD_PRELOAD=libvma.so the TCP and UDP sockets of a program run in a
+user-space stack on a network ring instead of in the kernel, on any network
+interface. Each stays backed by a kernel socket: what the stack cannot do goes
+on in the kernel, also in the middle of a connection.")
+vma_debian_package(dev libvma-dev libdevel "functions of libvma beyond sockets (development files)"
+"The header mellanox/vma_extra.h, and what pkg-config and CMake need, for
+programs that ask the library for more than sockets have.")
+vma_debian_package(utils libvma-utils net "statistics and packets of programs that run with libvma"
+"vma_stats shows which sockets of preloaded programs are accelerated, over
+which ring, which are not and why, with counters of each. vma_capture writes
+their packets as pcapng, by itself or out of Wireshark.")
+vma_debian_package(softhca libvma-softhca net "RDMA device in software, for tests"
+"A libibverbs whose devices are made of shared memory: programs for RDMA
+devices run on it without hardware or drivers, and so does the verbs ring of
+libvma.")
+vma_debian_package(vmad vmad net "broker of libvma"
+"libvma starts vmad for programs that give up their privileges, fork or are
+killed: it moves their connections between user space and the kernel.")
+
+# Packages of VMA have the same names, so dpkg puts these in their place; this version moves files between them: vmad out of
+# libvma, the name libvma.so into it.
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_RECOMMENDS "vmad (= ${PROJECT_VERSION})")
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_SUGGESTS libvma-utils)
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_BREAKS "libvma-dev (<< ${PROJECT_VERSION}~), libvma-utils (<< ${PROJECT_VERSION}~)")
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_REPLACES "${CPACK_DEBIAN_RUNTIME_PACKAGE_BREAKS}")
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_CONTROL_EXTRA ${debian}/conffiles ${debian}/shlibs ${debian}/triggers)
+set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "libvma (= ${PROJECT_VERSION})")
+set(CPACK_DEBIAN_VMAD_PACKAGE_BREAKS "libvma (<< ${PROJECT_VERSION}~), libvma-utils (<< ${PROJECT_VERSION}~)")
+set(CPACK_DEBIAN_VMAD_PACKAGE_REPLACES "${CPACK_DEBIAN_VMAD_PACKAGE_BREAKS}")
+include(CPack)
