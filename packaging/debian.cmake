@@ -14,11 +14,11 @@ set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 # softhca_port needs the libibverbs of its own package, which no other package knows of.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${CMAKE_BINARY_DIR}/lib/softhca)
 
-# Copyright and changelog, which each package has, and the overrides of lintian that are named in debian/.
+# Copyright and changelog, which each package has, man pages, and the overrides of lintian that are named in debian/.
 set(changelog ${CMAKE_CURRENT_BINARY_DIR}/changelog.gz)
 add_custom_command(OUTPUT ${changelog} DEPENDS ${debian}/changelog
     COMMAND sh -c "gzip -9nc \"$1\" >\"$2\"" sh ${debian}/changelog ${changelog} VERBATIM)
-add_custom_target(package_files ALL DEPENDS ${changelog})
+add_custom_target(package_files ALL DEPENDS ${changelog} ${manuals})
 
 # component, package, section, summary, the rest of the description.
 function(vma_debian_package component package section summary text)
