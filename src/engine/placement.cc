@@ -82,6 +82,27 @@ Memory make_memory(const Options& options, Reason* why, std::string* text) {
     return m;
 }
 
+void tune(const Options& options, VerbsRingConfig* config) {
+    config->rx_requests = options.rx_wre;
+    config->rx_batching = options.rx_wre_batching;
+    config->tx_requests = options.tx_wre;
+    config->tx_batching = options.tx_wre_batching;
+    config->max_inline = options.tx_max_inline;
+    config->poll_batch = options.cq_poll_batch_max;
+    config->prefetch_bytes = options.rx_prefetch_bytes;
+    config->prefetch_bytes_before_poll = options.rx_prefetch_bytes_before_poll;
+    config->tcp_by_local = options.tcp_3t_rules;
+    config->udp_by_local = options.udp_3t_rules;
+    // A moderated wake-up is a late one, so somebody has to ask for it; whoever polls without end is never woken.
+    const bool asked = options.is_set(Opt::cq_moderation_enable) ||
+                       options.is_set(Opt::cq_moderation_count) ||
+                       options.is_set(Opt::cq_moderation_period_usec);
+    if (asked && options.cq_moderation_enable && options.rx_poll >= 0 && options.select_poll >= 0) {
+        config->moderation_count = std::min(options.cq_moderation_count, options.rx_wre / 2);
+        config->moderation_usec = options.cq_moderation_period_usec;
+    }
+}
+
 // Verbs where the interface is the port of an RDMA device, else the packet ring.
 Result<Ring*> open_ring(const Interface& interface, const Options& options, const Memory& memory,
                         const char** kind, std::string* text) {
@@ -92,6 +113,7 @@ Result<Ring*> open_ring(const Interface& interface, const Options& options, cons
         config.mtu = interface.mtu;
         config.arena = memory.arena;
         config.pool = memory.pool;
+        tune(options, &config);
         const auto ring = open_verbs_ring(config, text);
         *kind = "verbs";
         if (ring || options.ring_kind == kVerbs) return ring;

@@ -8,15 +8,17 @@ namespace vma {
 namespace {
 
 // The attribute with its specifications right behind it, as the verb reads them.
-struct Rule {
+struct Specification {
     ibv_flow_attr attr;
     ibv_flow_spec_eth eth;
     ibv_flow_spec_ipv4 ip;
     ibv_flow_spec_tcp_udp l4;
 };
-static_assert(offsetof(Rule, eth) == sizeof(ibv_flow_attr));
-static_assert(offsetof(Rule, ip) == offsetof(Rule, eth) + sizeof(ibv_flow_spec_eth));
-static_assert(offsetof(Rule, l4) == offsetof(Rule, ip) + sizeof(ibv_flow_spec_ipv4));
+static_assert(offsetof(Specification, eth) == sizeof(ibv_flow_attr));
+static_assert(offsetof(Specification, ip) ==
+              offsetof(Specification, eth) + sizeof(ibv_flow_spec_eth));
+static_assert(offsetof(Specification, l4) ==
+              offsetof(Specification, ip) + sizeof(ibv_flow_spec_ipv4));
 
 bool is_steerable(const FlowKey& key) {
     if (key.protocol != IPPROTO_TCP && key.protocol != IPPROTO_UDP) return false;
@@ -25,8 +27,8 @@ bool is_steerable(const FlowKey& key) {
     return local != 0 && local >> 28 < 0xe;  // neither any nor a group
 }
 
-Rule make_rule(const FlowKey& key, uint8_t port, const std::array<uint8_t, 6>& mac) {
-    Rule r{};
+Specification make_rule(const FlowKey& key, uint8_t port, const std::array<uint8_t, 6>& mac) {
+    Specification r{};
     r.attr.type = IBV_FLOW_ATTR_NORMAL;
     r.attr.size = sizeof r;
     r.attr.priority = key.connected() ? 0 : 1;
@@ -57,33 +59,51 @@ Rule make_rule(const FlowKey& key, uint8_t port, const std::array<uint8_t, 6>& m
 
 }  // namespace
 
-void VerbsFlows::open(ibv_qp* qp, uint8_t port, const std::array<uint8_t, 6>& mac) {
+void VerbsFlows::open(ibv_qp* qp, uint8_t port, const std::array<uint8_t, 6>& mac,
+                      bool tcp_by_local, bool udp_by_local) {
     qp_ = qp;
     port_ = port;
     mac_ = mac;
+    tcp_by_local_ = tcp_by_local;
+    udp_by_local_ = udp_by_local;
 }
 
 void VerbsFlows::clear() {
-    for (auto& [key, flow] : flows_) ibv_destroy_flow(flow);
+    for (auto& [key, rule] : rules_) ibv_destroy_flow(rule.flow);
+    rules_.clear();
     flows_.clear();
+}
+
+FlowKey VerbsFlows::rule_of(const FlowKey& key) const {
+    FlowKey rule = key;
+    if (key.protocol == IPPROTO_TCP ? tcp_by_local_ : udp_by_local_) rule.remote = {};
+    return rule;
 }
 
 Status VerbsFlows::add(const FlowKey& key) {
     if (!is_steerable(key)) return Errno{EINVAL};
     if (flows_.count(key)) return Errno{EEXIST};
-    Rule rule = make_rule(key, port_, mac_);
-    errno = 0;
-    ibv_flow* flow = ibv_create_flow(qp_, &rule.attr);
-    if (flow == nullptr) return Errno{errno == ENOMEM ? ENOSPC : errno ? errno : EIO};
-    flows_.emplace(key, flow);
+    Rule& rule = rules_[rule_of(key)];
+    if (rule.users == 0) {
+        Specification wanted = make_rule(rule_of(key), port_, mac_);
+        errno = 0;
+        rule.flow = ibv_create_flow(qp_, &wanted.attr);
+        if (rule.flow == nullptr) {
+            rules_.erase(rule_of(key));
+            return Errno{errno == ENOMEM ? ENOSPC : errno ? errno : EIO};
+        }
+    }
+    rule.users++;
+    flows_.insert(key);
     return {};
 }
 
 void VerbsFlows::remove(const FlowKey& key) {
-    const auto at = flows_.find(key);
-    if (at == flows_.end()) return;
-    ibv_destroy_flow(at->second);
-    flows_.erase(at);
+    if (flows_.erase(key) == 0) return;
+    const auto at = rules_.find(rule_of(key));
+    if (--at->second.users != 0) return;
+    ibv_destroy_flow(at->second.flow);
+    rules_.erase(at);
 }
 
 }  // namespace vma

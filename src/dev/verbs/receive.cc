@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <bit>
 
+#include "dev/verbs/verbs_ring.h"
+
 namespace vma {
 
 void VerbsReceiver::open(ibv_qp* qp, ibv_cq* cq, uint8_t* memory, uint32_t slots, uint32_t room,
-                         uint32_t key, PacketPool& pool, uint32_t ifindex) {
+                         uint32_t key, PacketPool& pool, uint32_t ifindex, const Limits& limits) {
     qp_ = qp;
     cq_ = cq;
     memory_ = memory;
@@ -15,19 +17,22 @@ void VerbsReceiver::open(ibv_qp* qp, ibv_cq* cq, uint8_t* memory, uint32_t slots
     key_ = key;
     pool_ = &pool;
     ifindex_ = ifindex;
+    limits_ = limits;
+    limits_.polled = std::min(limits.polled, kVerbsMostPolled);
     free_ = std::make_unique<uint32_t[]>(slots);
     for (uint32_t i = 0; i < slots; ++i) free_[i] = slots - 1 - i;
     free_count_ = slots;
     posted_ = std::make_unique<bool[]>(slots);
     mask_ = std::bit_ceil(slots) - 1;
     arrived_ = std::make_unique<Arrived[]>(mask_ + 1);
+    order_ = std::make_unique<uint32_t[]>(mask_ + 1);
 }
 
 Status VerbsReceiver::post() {
     while (free_count_ != 0) {
-        ibv_recv_wr requests[kBatch];
-        ibv_sge pieces[kBatch];
-        const uint32_t n = std::min(free_count_, kBatch);
+        ibv_recv_wr requests[kMostPosted];
+        ibv_sge pieces[kMostPosted];
+        const uint32_t n = std::min(free_count_, kMostPosted);
         for (uint32_t i = 0; i < n; ++i) {
             const uint32_t slot = free_[free_count_ - 1 - i];
             pieces[i] = {uint64_t(memory_ + size_t(slot) * room_), room_, key_};
@@ -36,7 +41,10 @@ Status VerbsReceiver::post() {
         ibv_recv_wr* bad = nullptr;
         const int error = ibv_post_recv(qp_, requests, &bad);
         const uint32_t taken = error ? uint32_t(bad - requests) : n;
-        for (uint32_t i = 0; i < taken; ++i) posted_[requests[i].wr_id] = true;
+        for (uint32_t i = 0; i < taken; ++i) {
+            posted_[requests[i].wr_id] = true;
+            order_[order_end_++ & mask_] = uint32_t(requests[i].wr_id);
+        }
         free_count_ -= taken;
         if (error) return Errno{error};
     }
@@ -44,13 +52,16 @@ Status VerbsReceiver::post() {
 }
 
 unsigned VerbsReceiver::poll() {
-    ibv_wc done[16];
-    const int n = ibv_poll_cq(cq_, 16, done);
+    ibv_wc done[kVerbsMostPolled];
+    if (order_at_ != order_end_)
+        prefetch(memory_ + size_t(order_[order_at_ & mask_]) * room_, limits_.prefetched_before);
+    const int n = ibv_poll_cq(cq_, int(limits_.polled), done);
     if (n < 0) failed_ = true;  // the queue itself
     for (int i = 0; i < n; ++i) {
         const ibv_wc& c = done[i];
         const uint32_t slot = uint32_t(c.wr_id);
         posted_[slot] = false;
+        order_at_++;
         if (c.status != IBV_WC_SUCCESS || c.byte_len < 14) {
             free_[free_count_++] = slot;
             if (c.status == IBV_WC_SUCCESS || c.status == IBV_WC_LOC_LEN_ERR) malformed_++;
@@ -69,11 +80,16 @@ void VerbsReceiver::forget_requests() {
         posted_[slot] = false;
         free_[free_count_++] = slot;
     }
+    order_at_ = order_end_;
     failed_ = false;
 }
 
+void VerbsReceiver::prefetch(const uint8_t* data, uint32_t bytes) const {
+    for (uint32_t at = 0; at < std::min(bytes, room_); at += 64) __builtin_prefetch(data + at);
+}
+
 uint32_t VerbsReceiver::gather() {
-    while (poll() == 16) {
+    while (poll() == limits_.polled) {
     }
     return waiting();
 }
@@ -90,6 +106,7 @@ unsigned VerbsReceiver::recv(std::span<Packet> out) {
         }
         const Arrived a = arrived_[arrived_at_ & mask_];
         uint8_t* data = memory_ + size_t(a.slot) * room_;
+        prefetch(data, std::min(limits_.prefetched, a.len));
         Packet p = pool_->lend(data, a.len, this, a.slot);
         if (!p) break;  // the frame stays the next
         arrived_at_++;
@@ -100,11 +117,11 @@ unsigned VerbsReceiver::recv(std::span<Packet> out) {
         taken_++;
         out[n++] = std::move(p);
     }
-    if (free_count_ >= kBatch && !failed_) (void)post();
+    if (free_count_ >= limits_.batch && !failed_) (void)post();
     return n;
 }
 
-// Posted in batches by recv(): never fewer than slots - kBatch requests are with the device or hold a frame.
+// Posted in batches by recv(): never fewer than slots less a batch are with the device or hold a frame.
 void VerbsReceiver::give_back(PacketBuf& buf) {
     free_[free_count_++] = uint32_t(buf.lender_cookie);
 }

@@ -14,9 +14,15 @@ namespace vma {
 
 class VerbsReceiver final : public PacketLender {
   public:
+    struct Limits {
+        uint32_t batch = 64;      // receive requests given to the device at a time
+        uint32_t polled = 16;     // completions per look, at most kVerbsMostPolled
+        uint32_t prefetched = 0;  // bytes of a frame, and of the buffer of the next
+        uint32_t prefetched_before = 0;
+    };
     // `slots` buffers of `room` bytes at `memory`, all of it registered with `key`. The rest outlives this.
     void open(ibv_qp* qp, ibv_cq* cq, uint8_t* memory, uint32_t slots, uint32_t room, uint32_t key,
-              PacketPool& pool, uint32_t ifindex);
+              PacketPool& pool, uint32_t ifindex, const Limits& limits);
     Status post();  // every free buffer; errors of ibv_post_recv(3)
 
     unsigned recv(std::span<Packet> out);
@@ -40,19 +46,24 @@ class VerbsReceiver final : public PacketLender {
         uint32_t slot, len;
         bool checksum_good;
     };
-    static constexpr uint32_t kBatch = 64;
+    static constexpr uint32_t kMostPosted = 64;  // by one call of the verb
 
     uint32_t waiting() const { return arrived_end_ - arrived_at_; }
     unsigned poll();
+    void prefetch(const uint8_t* data, uint32_t bytes) const;
 
     ibv_qp* qp_ = nullptr;
     ibv_cq* cq_ = nullptr;
     uint8_t* memory_ = nullptr;
     uint32_t slots_ = 0, room_ = 0, key_ = 0, ifindex_ = 0;
     PacketPool* pool_ = nullptr;
+    Limits limits_;
     std::unique_ptr<uint32_t[]> free_;  // slots that are neither posted, arrived nor lent
     uint32_t free_count_ = 0;
-    std::unique_ptr<bool[]> posted_;      // by slot: the device has it
+    std::unique_ptr<bool[]> posted_;  // by slot: the device has it
+    std::unique_ptr<uint32_t[]>
+        order_;  // ring of posted slots, which the device fills in this order
+    uint32_t order_at_ = 0, order_end_ = 0;
     std::unique_ptr<Arrived[]> arrived_;  // ring of slots_ entries rounded up to a power of two
     uint32_t mask_ = 0, arrived_at_ = 0, arrived_end_ = 0;
     bool failed_ = false;

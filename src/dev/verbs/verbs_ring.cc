@@ -96,6 +96,16 @@ Status VerbsRing::make_queues() {
     sys::fcntl(channel_->fd, F_SETFL, flags | O_NONBLOCK);
     rx_cq_ = verbs().create_cq(port_.context(), int(config_.rx_requests), nullptr, channel_, 0);
     if (rx_cq_ == nullptr) return Errno{errno};
+    if (config_.moderation_count > 1 && port_.attributes().cq_mod_caps.max_cq_count != 0) {
+        // A device that cannot wakes for each frame.
+        ibv_modify_cq_attr a{};
+        a.attr_mask = IBV_CQ_ATTR_MODERATE;
+        a.moderate.cq_count = uint16_t(std::min<uint32_t>(
+            config_.moderation_count, port_.attributes().cq_mod_caps.max_cq_count));
+        a.moderate.cq_period = uint16_t(std::min<uint32_t>(
+            config_.moderation_usec, port_.attributes().cq_mod_caps.max_cq_period));
+        (void)ibv_modify_cq(rx_cq_, &a);
+    }
     tx_cq_ = verbs().create_cq(port_.context(), int(config_.tx_requests), nullptr, nullptr, 0);
     return tx_cq_ == nullptr ? Status(Errno{errno}) : Status();
 }
@@ -155,8 +165,10 @@ Status VerbsRing::open(std::string* why) {
     if (const Status found = port_.open(config_.ifindex, why); !found) return found;
     const ibv_device_attr& limits = port_.attributes().orig_attr;
     const uint32_t most = uint32_t(std::min(limits.max_qp_wr, limits.max_cqe));
-    config_.rx_requests = std::clamp(config_.rx_requests, 128u, most);
-    config_.tx_requests = std::clamp(config_.tx_requests, 128u, most);
+    config_.rx_requests = std::min(std::max(config_.rx_requests, 2 * config_.rx_batching), most);
+    config_.tx_requests = std::min(std::max(config_.tx_requests, 2 * config_.tx_batching), most);
+    config_.rx_batching =
+        std::clamp(config_.rx_batching, 1u, std::max(1u, config_.rx_requests / 2));
     Status made = make_memory();
     if (made) made = make_queues();
     if (made) made = make_qp();
@@ -170,9 +182,11 @@ Status VerbsRing::open(std::string* why) {
         tx.max_gso = caps_.max_gso_bytes ? caps_.max_gso_bytes + 14 : 0;
         tx.checksum = caps_.tx_checksum;
         receiver_.open(qp_, rx_cq_, memory_, config_.rx_requests, room(), mr_->lkey, *config_.pool,
-                       uint32_t(config_.ifindex));
+                       uint32_t(config_.ifindex),
+                       {config_.rx_batching, config_.poll_batch, config_.prefetch_bytes,
+                        config_.prefetch_bytes_before_poll});
         transmitter_.open(qp_, tx_cq_, memory_ + memory_bytes_ - kTxBytes, kTxBytes, mr_->lkey, tx);
-        flows_.open(qp_, port_.number(), config_.mac);
+        flows_.open(qp_, port_.number(), config_.mac, config_.tcp_by_local, config_.udp_by_local);
         lost_before_ = port_.out_of_buffer();
         made = start_qp();
     }

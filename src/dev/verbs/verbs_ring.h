@@ -18,14 +18,25 @@
 
 namespace vma {
 
+inline constexpr uint32_t kVerbsMostPolled = 128;
+
 struct VerbsRingConfig {
     int ifindex = 0;
     std::array<uint8_t, 6> mac{};
     uint32_t mtu = 1500;
     uint32_t rx_requests = 4096, tx_requests = 2048;  // bounded by the device
-    uint32_t tx_batching = 64;
+    uint32_t rx_batching =
+        64;  // receive requests given to the device at a time, at most half of them
+    uint32_t tx_batching = 64;  // requests per completion
+    uint32_t poll_batch = 16;   // completions per look, at most kVerbsMostPolled
     uint32_t max_inline = 204;
-    Arena* arena = nullptr;  // both of the shard; outlive the ring and every packet it gave out
+    uint32_t prefetch_bytes = 256;            // of a frame that has arrived
+    uint32_t prefetch_bytes_before_poll = 0;  // of the buffer that the next frame will be in
+    uint32_t moderation_count = 0;            // frames per wake-up; 0: a wake-up for each
+    uint32_t moderation_usec = 0;             // longest delay of a wake-up for that
+    bool tcp_by_local = false,
+         udp_by_local = false;  // steer connected flows by their local end alone
+    Arena* arena = nullptr;     // both of the shard; outlive the ring and every packet it gave out
     PacketPool* pool = nullptr;
 };
 

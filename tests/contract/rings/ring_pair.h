@@ -131,16 +131,14 @@ class PacketPair final : public RingPair {
 // no machine has, so it needs no namespace and no privilege.
 class VerbsPair final : public RingPair {
   public:
-    explicit VerbsPair(const char* more = "") {
+    explicit VerbsPair(const char* more = "", VerbsRingConfig c = {}) {
         static const Wire wire;
         const std::string side[2] = {"name=a mac=02:00:00:00:00:0a ifindex=900001 ",
                                      "name=b mac=02:00:00:00:00:0b ifindex=900002 "};
         setenv("SOFTHCA", (side[0] + more + ";" + side[1] + more).c_str(), 1);
         for (int i : {0, 1}) {
-            VerbsRingConfig c;
             c.ifindex = 900001 + i;
             c.mac = mac[i];
-            c.rx_requests = 4096;
             c.arena = pools[i].arena.get();
             c.pool = &pools[i].pool;
             auto r = open_verbs_ring(c, &why);

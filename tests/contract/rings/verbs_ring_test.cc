@@ -1,0 +1,146 @@
+// What only the verbs ring has: its settings, as they reach the device. The software HCA's station shows them.
+#include <netinet/in.h>
+
+#include <cstdlib>
+
+#include "ring_pair.h"
+#include "softhca/fabric/wire.h"
+
+namespace vma::test {
+namespace {
+
+class VerbsRingTest : public testing::Test {
+  protected:
+    void open(const VerbsRingConfig& config) {
+        pair = std::make_unique<VerbsPair>("", config);
+        ASSERT_NE(pair->ring[1], nullptr) << pair->why;
+        wire = softhca::Wire::open(std::getenv("SOFTHCA_WIRE"));
+        ASSERT_NE(wire, nullptr);
+        for (uint32_t i = 0; i < softhca::kMaxStations; ++i)
+            if (softhca::StationMap* map = wire->station(i))
+                if ((*map)->ifindex >= 900001) station[(*map)->ifindex - 900001] = &map->station();
+        ASSERT_TRUE(station[0] && station[1]);
+    }
+    // The raw QP of a side.
+    softhca::QpShared& qp(int side) {
+        for (softhca::QpShared& q : station[side]->qps)
+            if (q.use == softhca::QpUse::raw) return q;
+        ADD_FAILURE() << "no raw QP";
+        return station[side]->qps[0];
+    }
+    unsigned rules(int side) {
+        unsigned n = 0;
+        for (const softhca::FlowRule& rule : station[side]->flows) n += rule.qp.load() != 0;
+        return n;
+    }
+    void send(unsigned count) {
+        for (unsigned i = 0; i < count; ++i) {
+            Frame f = build_frame(pair->spec(1000, 7000));
+            const TxFrame frames[] = {f.plain()};
+            int why = 0;
+            ASSERT_EQ(pair->ring[0]->send(frames, &why), 1u) << why;
+        }
+    }
+    // Takes one packet and gives its buffer back.
+    void receive_one() {
+        Packet p[1];
+        ASSERT_EQ(pair->ring[1]->recv(p), 1u);
+    }
+
+    std::unique_ptr<VerbsPair> pair;
+    std::unique_ptr<softhca::Wire> wire;
+    softhca::Station* station[2] = {};
+};
+
+TEST_F(VerbsRingTest, queues_have_the_size_that_was_asked_for) {
+    VerbsRingConfig c;
+    c.rx_requests = 300;
+    c.tx_requests = 200;
+    c.max_inline = 128;
+    open(c);
+    EXPECT_EQ(qp(1).recv.capacity, 300u);
+    EXPECT_EQ(qp(1).send_capacity, 200u);
+    EXPECT_EQ(qp(1).send_inline, 128u);
+}
+
+TEST_F(VerbsRingTest, queues_have_room_for_two_batches) {
+    VerbsRingConfig c;
+    c.rx_requests = c.tx_requests = 1;
+    c.rx_batching = 100;
+    c.tx_batching = 32;
+    open(c);
+    EXPECT_EQ(qp(1).recv.capacity, 200u);
+    EXPECT_EQ(qp(1).send_capacity, 64u);
+}
+
+TEST_F(VerbsRingTest, receive_requests_are_posted_in_batches) {
+    VerbsRingConfig c;
+    c.rx_requests = 64;
+    c.rx_batching = 8;
+    open(c);
+    ASSERT_TRUE(pair->ring[1]->steer(pair->flow(7000)));
+    EXPECT_EQ(qp(1).recv.tail.load(), 64u);
+    send(17);
+    for (unsigned taken = 1; taken <= 17; ++taken) {
+        receive_one();
+        // The buffer of the packet just taken is free at the next look only.
+        EXPECT_EQ(qp(1).recv.tail.load(), 64 + (taken - 1) / 8 * 8) << taken;
+    }
+}
+
+TEST_F(VerbsRingTest, a_look_takes_so_many_completions) {
+    VerbsRingConfig c;
+    c.poll_batch = 4;
+    open(c);
+    ASSERT_TRUE(pair->ring[1]->steer(pair->flow(7000)));
+    send(9);
+    for (const uint32_t taken : {4u, 4u, 4u, 4u, 8u}) {
+        receive_one();
+        EXPECT_EQ(qp(1).recv.head.load(), taken);
+    }
+}
+
+TEST_F(VerbsRingTest, sends_complete_in_batches) {
+    VerbsRingConfig c;
+    c.tx_batching = 16;
+    open(c);
+    const softhca::CqShared& cq = station[0]->cqs[qp(0).send_cq];
+    send(15);
+    EXPECT_EQ(cq.tail.load(), 0u);
+    send(33);
+    EXPECT_EQ(cq.tail.load(), 3u);
+}
+
+TEST_F(VerbsRingTest, wake_ups_are_moderated_only_when_asked) {
+    open({});
+    EXPECT_EQ(station[1]->cqs[qp(1).recv_cq].moderation_count, 0u);
+    VerbsRingConfig c;
+    c.moderation_count = 7;
+    c.moderation_usec = 33;
+    open(c);
+    EXPECT_EQ(station[1]->cqs[qp(1).recv_cq].moderation_count, 7u);
+    EXPECT_EQ(station[1]->cqs[qp(1).recv_cq].moderation_period, 33u);
+    EXPECT_EQ(station[1]->cqs[qp(1).send_cq].moderation_count, 0u);
+}
+
+TEST_F(VerbsRingTest, connected_flows_share_the_rule_of_their_local_end) {
+    VerbsRingConfig c;
+    c.udp_by_local = true;
+    open(c);
+    Ring& ring = *pair->ring[1];
+    ASSERT_TRUE(ring.steer(pair->flow(7000, 1000)));
+    ASSERT_TRUE(ring.steer(pair->flow(7000, 1001)));
+    EXPECT_EQ(ring.steer(pair->flow(7000, 1001)).error(), EEXIST);
+    EXPECT_EQ(rules(1), 1u);
+    ASSERT_TRUE(ring.steer(pair->flow(7000, 1000, IPPROTO_TCP)));
+    ASSERT_TRUE(ring.steer(pair->flow(7000, 1001, IPPROTO_TCP)));
+    EXPECT_EQ(rules(1), 3u) << "TCP was not asked for";
+    ring.unsteer(pair->flow(7000, 1000));
+    send(1);  // from port 1000, whose own flow has left
+    receive_one();
+    ring.unsteer(pair->flow(7000, 1001));
+    EXPECT_EQ(rules(1), 2u);
+}
+
+}  // namespace
+}  // namespace vma::test
