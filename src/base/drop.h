@@ -19,6 +19,15 @@ struct DropCounters {
     uint64_t n[unsigned(DropReason::count)] = {};
     void add(DropReason r, uint64_t k = 1) { n[unsigned(r)] += k; }
     uint64_t operator[](DropReason r) const { return n[unsigned(r)]; }
+    DropCounters& operator+=(const DropCounters& other) {
+        for (unsigned i = 0; i < unsigned(DropReason::count); i++) n[i] += other.n[i];
+        return *this;
+    }
+    uint64_t sum() const {
+        uint64_t all = 0;
+        for (const uint64_t k : n) all += k;
+        return all;
+    }
 };
 
 }  // namespace vma

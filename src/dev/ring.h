@@ -10,6 +10,7 @@
 #include <span>
 
 #include "base/bytes.h"
+#include "base/drop.h"
 #include "base/ip_addr.h"
 #include "base/result.h"
 #include "pkt/packet.h"
@@ -61,7 +62,7 @@ struct FlowKey {
 
 struct RingCounters {
     uint64_t rx_frames = 0, rx_bytes = 0, tx_frames = 0, tx_bytes = 0;
-    uint64_t rx_dropped = 0;  // by the ring: full, cut or malformed
+    DropCounters drops;       // received frames, by the ring itself
     uint64_t tx_refused = 0;  // frames the device did not take
     uint64_t wakeups = 0;
 };

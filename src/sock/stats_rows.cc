@@ -68,7 +68,7 @@ stats::RingNumbers numbers_of(Shard& shard) {
     n.rx_bytes = c.rx_bytes;
     n.tx_frames = c.tx_frames;
     n.tx_bytes = c.tx_bytes;
-    n.rx_dropped = c.rx_dropped;
+    n.rx_dropped = c.drops.sum();
     n.tx_refused = c.tx_refused;
     n.wakeups = c.wakeups;
     n.polls = shard.full_polls();
@@ -110,8 +110,8 @@ void publish_rings() {
             id.open = shard.open();
             n = numbers_of(shard);
             drops = shard.drops();
-            const DropCounters& tcp_drops = shard.tcp().drops();
-            for (unsigned k = 0; k < unsigned(DropReason::count); k++) drops.n[k] += tcp_drops.n[k];
+            drops += shard.tcp().drops();
+            drops += shard.ring_counters().drops;
         }
         n.tcp_pressed = tcp_budget(Runtime::options()).pressures();
         stats::set_ring(i, id, n, drops);

@@ -119,7 +119,7 @@ class VirtualWire::End final : public Ring {
     }
     void arrive(Arrived a) {
         if (arrived_.size() >= wire_.config_.queue_frames) {
-            counters_.rx_dropped++;
+            counters_.drops.add(DropReason::ring_full);
             return;
         }
         arrived_.push_back(std::move(a));

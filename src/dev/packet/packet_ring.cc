@@ -359,8 +359,9 @@ RingCounters PacketRing::counters() const {
     // Another thread may give the slot up just now; what is then in its place reads as zeros.
     const vma_owner* const page = page_.load(std::memory_order_acquire);
     const auto read = [](const auto& from, RingCounters& to) {
-        to.rx_dropped = __atomic_load_n(&from.dropped_full, __ATOMIC_RELAXED) +
-                        __atomic_load_n(&from.dropped_long, __ATOMIC_RELAXED);
+        to.drops.add(DropReason::ring_full, __atomic_load_n(&from.dropped_full, __ATOMIC_RELAXED));
+        to.drops.add(DropReason::ring_frame_length,
+                     __atomic_load_n(&from.dropped_long, __ATOMIC_RELAXED));
         to.wakeups = __atomic_load_n(&from.doorbells, __ATOMIC_RELAXED);
     };
     if (page)
@@ -371,7 +372,7 @@ RingCounters PacketRing::counters() const {
     c.rx_bytes = receiver_.bytes();
     c.tx_frames = tx_frames_;
     c.tx_bytes = tx_bytes_;
-    c.rx_dropped += receiver_.malformed();
+    c.drops.add(DropReason::ring_damaged, receiver_.malformed());
     c.tx_refused = tx_refused_;
     return c;
 }

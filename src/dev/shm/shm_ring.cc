@@ -391,7 +391,9 @@ RingCounters ShmRing::counters() const {
     c.rx_bytes = rx_bytes_.get();
     c.tx_frames = tx_frames_.get();
     c.tx_bytes = tx_bytes_.get();
-    c.rx_dropped = not_a_flow_.get() + foreign_source_.get() + not_steered_.get();
+    c.drops.add(DropReason::shm_not_a_flow, not_a_flow_.get());
+    c.drops.add(DropReason::shm_source, foreign_source_.get());
+    c.drops.add(DropReason::shm_not_steered, not_steered_.get());
     c.tx_refused = tx_refused_.get();
     c.wakeups = wakeups_.get();
     return c;

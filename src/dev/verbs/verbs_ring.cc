@@ -236,7 +236,8 @@ RingCounters VerbsRing::counters() const {
     RingCounters c;
     c.rx_frames = receiver_.frames();
     c.rx_bytes = receiver_.bytes();
-    c.rx_dropped = receiver_.malformed() + port_.out_of_buffer() - lost_before_;
+    c.drops.add(DropReason::ring_damaged, receiver_.malformed());
+    c.drops.add(DropReason::ring_full, port_.out_of_buffer() - lost_before_);
     c.tx_frames = transmitter_.frames();
     c.tx_bytes = transmitter_.bytes();
     c.tx_refused = transmitter_.refused();

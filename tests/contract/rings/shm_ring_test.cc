@@ -107,7 +107,10 @@ TEST(ShmRing, RoutesSayWhoSpeaksForWhat) {
     EXPECT_EQ(send_now(*a.ring, elsewhere), 0);
     EXPECT_EQ(drain(*victim.ring, 5), 0u);
     EXPECT_EQ(victim.ring->shm_counters().not_steered, 1u);
-    EXPECT_EQ(victim.ring->counters().rx_dropped, 3u);
+    const DropCounters drops = victim.ring->counters().drops;
+    EXPECT_EQ(drops[DropReason::shm_source], 2u);
+    EXPECT_EQ(drops[DropReason::shm_not_steered], 1u);
+    EXPECT_EQ(drops.sum(), 3u);
     EXPECT_EQ(victim.ring->pair_state(with_a.a), PairState::open) << "dropped frames end nothing";
 
     // Nobody there; no ports to ask for; a route with both ends counts before one without.
@@ -192,7 +195,7 @@ TEST(ShmRing, ManyPairsEachFoundAfterALongSilence) {
     while (hub.ring->recv(batch)) {
         for (Packet& p : batch) p.reset();
     }
-    EXPECT_EQ(hub.ring->counters().rx_dropped, 0u);
+    EXPECT_EQ(hub.ring->counters().drops.sum(), 0u);
 }
 
 TEST(ShmRing, ThePlacesForPairsAreBounded) {
