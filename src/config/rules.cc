@@ -33,6 +33,14 @@ bool rule_matches(const Rule& rule, const Endpoint& first, const Endpoint* secon
     return second != nullptr ? rule.second.matches(*second) : rule.second.catch_all();
 }
 
+// The rules of one list: does `earlier` leave nothing for `later`?
+bool rule_covers(const Rule& earlier, const Rule& later) {
+    if (!matches_by_transport(earlier.transport) || !earlier.first.covers(later.first))
+        return false;
+    return !earlier.has_second ||
+           earlier.second.covers(later.has_second ? later.second : EndpointPattern{});
+}
+
 // "*": VMA compares a listener's and a multicast group's result with os, every other one with vma.
 bool offload_any(Role role, const Endpoint& first) {
     return role == Role::tcp_server || (role == Role::udp_receiver && first.addr.is_multicast());
@@ -48,6 +56,12 @@ const char* transport_name(Transport t) {
 bool EndpointPattern::matches(const Endpoint& e) const {
     if (e.port < first_port || e.port > last_port) return false;
     return any_address || same_prefix(address, e.addr, prefix);
+}
+
+bool EndpointPattern::covers(const EndpointPattern& other) const {
+    if (first_port > other.first_port || last_port < other.last_port) return false;
+    if (any_address || other.any_address) return any_address;
+    return prefix <= other.prefix && same_prefix(address, other.address, prefix);
 }
 
 bool EndpointPattern::catch_all() const {
@@ -90,6 +104,7 @@ Decision Rules::decide(Role role, const Endpoint& first, const Endpoint* second)
     if (deciding_block_ < 0 || role >= Role::count) return d;
     for (const Rule& rule : blocks_[size_t(deciding_block_)].lists[unsigned(role)]) {
         if (!rule_matches(rule, first, second)) continue;
+        rule.matches.add();
         d.transport = rule.transport;
         d.rule = &rule;
         d.offload = rule.transport == Transport::vma ||
@@ -100,7 +115,7 @@ Decision Rules::decide(Role role, const Endpoint& first, const Endpoint* second)
 }
 
 // A catch-all rule speaks for the list, unless an earlier, narrower rule says otherwise: then only the address decides.
-Transport Rules::early_list(Role role) const {
+const Rule* Rules::early_list(Role role) const {
     const auto& list = blocks_[size_t(deciding_block_)].lists[unsigned(role)];
     for (size_t i = 0; i < list.size(); ++i) {
         const Rule& rule = list[i];
@@ -108,18 +123,23 @@ Transport Rules::early_list(Role role) const {
         if (!rule.first.catch_all() || (rule.has_second && !rule.second.catch_all())) continue;
         for (size_t k = 0; k < i; ++k)
             if (matches_by_transport(list[k].transport) && list[k].transport != rule.transport)
-                return Transport::vma;
-        return rule.transport;
+                return nullptr;
+        return &rule;
     }
-    return Transport::vma;
+    return nullptr;
 }
 
 Transport Rules::decide_early(int protocol) const {
     if (deciding_block_ < 0) return Transport::vma;
     const bool tcp = protocol == IPPROTO_TCP;
-    const Transport a = early_list(tcp ? Role::tcp_server : Role::udp_receiver);
-    const Transport b = early_list(tcp ? Role::tcp_client : Role::udp_sender);
-    return a == Transport::os && b == Transport::os ? Transport::os : Transport::vma;
+    const Rule* const a = early_list(tcp ? Role::tcp_server : Role::udp_receiver);
+    const Rule* const b = early_list(tcp ? Role::tcp_client : Role::udp_sender);
+    if (a == nullptr || b == nullptr || a->transport != Transport::os ||
+        b->transport != Transport::os)
+        return Transport::vma;
+    a->matches.add();
+    b->matches.add();
+    return Transport::os;
 }
 
 bool Rules::application_id_unknown() const {
@@ -151,6 +171,29 @@ std::string Rules::table() const {
         }
     }
     if (out.empty()) out = "no rules: everything is offloaded\n";
+    return out;
+}
+
+std::vector<RuleReview> Rules::review() const {
+    std::vector<RuleReview> out;
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+        for (const auto& list : blocks_[i].lists) {
+            for (const Rule& rule : list) {
+                RuleReview& review = out.emplace_back(RuleReview{&rule});
+                const auto by = std::find_if(list.data(), &rule, [&](const Rule& earlier) {
+                    return rule_covers(earlier, rule);
+                });
+                if (int(i) != deciding_block_) {
+                    review.use = RuleUse::other_program;
+                } else if (!matches_by_transport(rule.transport)) {
+                    review.use = RuleUse::other_transport;
+                } else if (by != &rule) {
+                    review.use = RuleUse::covered;
+                    review.by = by;
+                }
+            }
+        }
+    }
     return out;
 }
 

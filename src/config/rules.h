@@ -5,6 +5,7 @@
 // opened here.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -32,9 +33,28 @@ struct EndpointPattern {
     uint16_t first_port = 0, last_port = 65535;
 
     bool matches(const Endpoint&) const;
+    // Whatever `other` matches, this one matches.
+    bool covers(const EndpointPattern& other) const;
     bool catch_all() const;       // *:* or its equal
     std::string to_text() const;  // as in the file
     bool operator==(const EndpointPattern&) const = default;
+};
+
+// How often a rule has decided. Counted by every thread; no part of the rule's value.
+class Tally {
+  public:
+    Tally() = default;
+    Tally(const Tally& other) : n_(other.count()) {}
+    Tally& operator=(const Tally& other) {
+        n_.store(other.count(), std::memory_order_relaxed);
+        return *this;
+    }
+    bool operator==(const Tally&) const { return true; }
+    void add() const { n_.fetch_add(1, std::memory_order_relaxed); }
+    uint64_t count() const { return n_.load(std::memory_order_relaxed); }
+
+  private:
+    mutable std::atomic<uint64_t> n_{0};
 };
 
 struct Rule {
@@ -44,7 +64,21 @@ struct Rule {
     bool has_second = false;
     uint32_t line = 0;  // in its file; 0: from add_conf_rule
     std::string text;   // the statement as written, without comment and outer blanks
+    Tally matches;
     bool operator==(const Rule&) const = default;
+};
+
+// What becomes of a rule.
+enum class RuleUse : uint8_t {
+    deciding = 1,
+    other_program,    // its block is for another program or application id
+    other_transport,  // sdp and sa
+    covered           // `by`, which is earlier, takes all that this one could match
+};
+struct RuleReview {
+    const Rule* rule = nullptr;
+    RuleUse use = RuleUse::deciding;
+    const Rule* by = nullptr;
 };
 
 // What decide() found. `rule` lives as long as the Rules; null when no rule matched.
@@ -98,6 +132,7 @@ class Rules {
     bool empty() const;
     size_t size() const;        // rules in all blocks
     std::string table() const;  // for people: one line per rule, the deciding block marked
+    std::vector<RuleReview> review() const;  // of each rule, in the order in which they are asked
     const RuleContext& context() const { return context_; }
     int min_log_level() const {
         return min_log_level_;
@@ -113,7 +148,7 @@ class Rules {
         bool operator==(const Block&) const = default;
     };
     void choose_block();
-    Transport early_list(Role) const;
+    const Rule* early_list(Role) const;
 
     RuleContext context_;
     std::vector<Block> blocks_;

@@ -27,6 +27,13 @@ bool LatencySwitch::turn(bool on) {
     return true;
 }
 
+void LatencySwitch::name_threads(stats::SocketIdentity& id) const {
+    const LatencyProbe* const on = probe();
+    if (on == nullptr) return;
+    id.rx_thread = on->rx_thread.load(std::memory_order_relaxed);
+    id.tx_thread = on->tx_thread.load(std::memory_order_relaxed);
+}
+
 void LatencySwitch::forget() {
     on_.store(nullptr, std::memory_order_relaxed);
     if (memory_ != nullptr) g_probes.give(std::exchange(memory_, nullptr));

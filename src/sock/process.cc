@@ -225,6 +225,7 @@ void exit_prepare() {
         });
         tcp_orphans_to_kernel();
         tcp_drain_orphans(Duration::seconds(60));
+        stats_report_memory();
         Runtime::stop();
     }
     stats_end();

@@ -52,7 +52,9 @@ class Socket : public Pollable {
           type(socket_type),
           protocol(socket_protocol),
           generation(generation_number),
-          fd_(fd) {}
+          fd_(fd) {
+        if (log_enabled(LogLevel::debug)) latency.turn(true);
+    }
 
     const int domain, type, protocol;
     const uint32_t generation;  // of the record: tells a recycled one from the one an event was for

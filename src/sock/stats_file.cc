@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <mutex>
 #include <new>
@@ -52,20 +53,25 @@ void Socket::tell_what_it_did() {
 
 void stats_closed(Socket& socket) {
     if (!wanted() || std::exchange(socket.told, true)) return;
-    const bool to_file = !Runtime::options().stats_file.empty();
     const Socket::Shown shown = socket.show();
+    char text[stats::kSocketTextRoom];
+    stats_report({text, stats::socket_text(text, sizeof text, shown.id, shown.numbers, shown.tcp)},
+                 LogLevel::debug);
+}
+
+void stats_report(std::string_view block, LogLevel level) {
     constexpr size_t kSeparator = sizeof stats::kSocketSeparator - 1;
-    char text[stats::kSocketTextRoom + kSeparator];
-    std::memcpy(text, stats::kSocketSeparator, kSeparator);
-    const size_t n = kSeparator + stats::socket_text(text + kSeparator, stats::kSocketTextRoom,
-                                                     shown.id, shown.numbers, shown.tcp);
-    if (to_file) append(text, n);
-    if (!log_enabled(LogLevel::debug)) return;
-    for (size_t at = kSeparator; at < n;) {
-        const auto* end = static_cast<const char*>(std::memchr(text + at, '\n', n - at));
-        const size_t length = end ? size_t(end - (text + at)) : n - at;
-        log_text(LogLevel::debug, {text + at, length});
-        at += length + 1;
+    if (!Runtime::options().stats_file.empty()) {
+        char text[kSeparator + stats::kSocketTextRoom];
+        std::memcpy(text, stats::kSocketSeparator, kSeparator);
+        const size_t n = block.copy(text + kSeparator, stats::kSocketTextRoom);
+        append(text, kSeparator + n);
+    }
+    if (!log_enabled(level)) return;
+    while (!block.empty()) {
+        const size_t length = std::min(block.find('\n'), block.size());
+        log_text(level, block.substr(0, length));
+        block.remove_prefix(std::min(length + 1, block.size()));
     }
 }
 

@@ -171,6 +171,20 @@ void list_memberships() {
     });
 }
 
+void list_rules() {
+    static_assert(unsigned(stats::RuleUse::covered) == unsigned(RuleUse::covered));
+    stats::Listing<stats::RuleRow> list;
+    for (const RuleReview& review : Runtime::snapshot().rules.review()) {
+        stats::RuleRow row;
+        row.use = stats::RuleUse(review.use);
+        row.line = review.rule->line;
+        row.covered_by = review.by ? review.by->line : 0;
+        row.matches = review.rule->matches.count();
+        copy_name(row.text, review.rule->text);
+        list.add(row);
+    }
+}
+
 void switch_latency(const stats::Control& wish) {
     for_each_own_socket([&](Socket& socket, int fd) {
         if (wish.latency_fds.has(fd)) socket.latency.turn(wish.latency_on != 0);
@@ -185,12 +199,15 @@ void list(uint32_t kinds) {
     if (wanted(stats::SegmentKind::flows)) list_flows();
     if (wanted(stats::SegmentKind::latencies)) list_latencies();
     if (wanted(stats::SegmentKind::memberships)) list_memberships();
+    if (wanted(stats::SegmentKind::rules)) list_rules();
 }
 
 void set_log(const stats::Control& wish) {
     if (wish.log_level != stats::kKeep)
         log_set_level(
             LogLevel(std::clamp<int32_t>(wish.log_level, int(LogLevel::none), int(LogLevel::all))));
+    if (log_enabled(LogLevel::debug))
+        for_each_own_socket([](Socket& socket, int) { socket.latency.turn(true); });
     if (wish.log_details != stats::kKeep) log_set_details(wish.log_details);
     const LogConfig now = log_config();
     stats::set_log_state(int(now.level), now.details);

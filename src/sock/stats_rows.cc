@@ -18,6 +18,7 @@
 #include "sock/stats_requests.h"
 #include "sock/walk.h"
 #include "stats/capture.h"
+#include "stats/pool_text.h"
 #include "stats/publisher.h"
 
 namespace vma::sock {
@@ -61,9 +62,8 @@ stats::RingIdentity identity_of(const Shard& shard) {
 }
 
 // [lease]
-stats::RingNumbers numbers_of(Shard& shard) {
+stats::RingNumbers numbers_of(Shard& shard, const RingCounters& c) {
     stats::RingNumbers n;
-    const RingCounters c = shard.ring_counters();
     n.rx_frames = c.rx_frames;
     n.rx_bytes = c.rx_bytes;
     n.tx_frames = c.tx_frames;
@@ -94,6 +94,7 @@ stats::RingNumbers numbers_of(Shard& shard) {
     n.tcp_half_open = tcp.half_open;
     n.tcp_time_wait = tcp.time_wait;
     n.tcp_listeners = tcp.listeners;
+    n.tcp_pressed = tcp_budget(Runtime::options()).pressures();
     return n;
 }
 
@@ -108,12 +109,12 @@ void publish_rings() {
         {
             LeaseGuard guard(shard.lease());
             id.open = shard.open();
-            n = numbers_of(shard);
+            const RingCounters ring = shard.ring_counters();
+            n = numbers_of(shard, ring);
             drops = shard.drops();
             drops += shard.tcp().drops();
-            drops += shard.ring_counters().drops;
+            drops += ring.drops;
         }
-        n.tcp_pressed = tcp_budget(Runtime::options()).pressures();
         stats::set_ring(i, id, n, drops);
     }
 }
@@ -175,6 +176,10 @@ void stats_show_rings() {
 }
 
 void stats_tick() {
+    if (stats::was_lost()) {
+        vma_log(warning, "stats", "somebody has cut the statistics page short: it is made anew");
+        stats_republish();
+    }
     stats_requests();
     const Instant now = monotonic_now();
     if (!stats::due(now)) return;
@@ -212,6 +217,20 @@ stats::SocketNumbers SocketCounters::snapshot() const {
     n.rx_callback = get(rx_callback);
     n.tx_dummy = get(tx_dummy);
     return n;
+}
+
+void stats_report_memory() {
+    const auto shards = Runtime::shards();
+    for (unsigned i = 0; i < shards.size(); i++) {
+        stats::RingNumbers n;
+        {
+            LeaseGuard guard(shards[i]->lease());
+            n = numbers_of(*shards[i], shards[i]->ring_counters());
+        }
+        char text[stats::kPoolTextRoom];
+        stats_report({text, stats::pool_text(text, sizeof text, i, n)},
+                     stats::ran_short(n) ? LogLevel::info : LogLevel::debug);
+    }
 }
 
 void stats_forget_in_child() {

@@ -7,6 +7,9 @@
 // accept and close of short connections make no system call for us.
 #pragma once
 
+#include <string_view>
+
+#include "base/log.h"
 #include "base/reason.h"
 
 namespace vma::sock {
@@ -29,6 +32,10 @@ class Socket;
 // The program has closed `socket`, whose control lock is held: its numbers into VMA_STATS_FILE, and into the log at debug.
 void stats_closed(Socket& socket);
 void stats_file_forget_in_child();
+// A block of lines into VMA_STATS_FILE, behind the line that separates blocks, and into the log at `level`.
+void stats_report(std::string_view block, LogLevel level);
+// The process ends: what memory each ring had, as such blocks. In the log, too, of one that ran short, else at debug only.
+void stats_report_memory();
 // The process ends: the last line of VMA_STATS_FILE.
 void stats_end();
 

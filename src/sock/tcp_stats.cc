@@ -20,7 +20,8 @@ uint64_t ring_bit(const Shard* shard) {
 }
 
 // Why the connection sends nothing at the moment, in the order in which the reasons count.
-stats::Waiting waiting_for(const TcpConnection& c, const tcp::Numbers& n) {
+// [lease]
+stats::Waiting waiting_for(const Shard& shard, const TcpConnection& c, const tcp::Numbers& n) {
     const tcp::Tcb& t = c.tcb;
     if (!t.synchronised()) return stats::Waiting::handshake;
     if (n.notsent_bytes == 0) return stats::Waiting::application;
@@ -30,17 +31,18 @@ stats::Waiting waiting_for(const TcpConnection& c, const tcp::Numbers& n) {
     if (flight + t.snd.mss > t.cc.cwnd) return stats::Waiting::congestion;
     if (t.timers.pace_wait) return stats::Waiting::pacing;
     if (flight + t.snd.mss > t.snd.wnd) return stats::Waiting::peer_window;
+    if (!shard.has_room({c.tuple.local, c.tuple.remote, IPPROTO_TCP})) return stats::Waiting::ring;
     if (n.notsent_bytes < t.snd.mss) return stats::Waiting::nagle;
     return stats::Waiting::none;
 }
 
 // [lease]
-stats::TcpNumbers detail_of(const TcpConnection& c, Instant now) {
+stats::TcpNumbers detail_of(const Shard& shard, const TcpConnection& c, Instant now) {
     const tcp::Numbers n = tcp::numbers(c.tcb, now);
     stats::TcpNumbers d;
     d.here = 1;
     d.ca_state = n.ca_state;
-    d.waiting = waiting_for(c, n);
+    d.waiting = waiting_for(shard, c, n);
     d.snd_wscale = n.snd_wscale;
     d.rcv_wscale = n.rcv_wscale;
     d.backoff = n.backoff;
@@ -119,6 +121,7 @@ stats::SocketIdentity TcpSocket::identity() const {
     }
     id.local = stats::to_address(local_);
     id.remote = stats::to_address(remote_);
+    latency.name_threads(id);
     return id;
 }
 
@@ -149,7 +152,7 @@ Socket::Shown TcpSocket::show() {
         n.rx_queue_bytes = tcp::unread_bytes(t);
         n.tx_queue_bytes = tcp::unacked_bytes(t);
         n.tx_retransmits = t.count.retransmits;
-        shown.tcp = detail_of(*connection_, monotonic_now());
+        shown.tcp = detail_of(*shard_, *connection_, monotonic_now());
     }
     return shown;
 }

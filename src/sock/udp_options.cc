@@ -100,6 +100,7 @@ Outcome UdpSocket::set_option(int fd, int level, int name, const void* value, so
             std::lock_guard guard(control_);
             multicast_if_.store(named_interface(fd, value, len), std::memory_order_relaxed);
             options_generation_.fetch_add(1, std::memory_order_release);
+            show_multicast(fd);
             break;
         }
         case Effect::transmit:
@@ -109,6 +110,9 @@ Outcome UdpSocket::set_option(int fd, int level, int name, const void* value, so
                 (name == SO_BINDTODEVICE || name == SO_BINDTOIFINDEX || name == SO_REUSEPORT)) {
                 std::lock_guard guard(control_);
                 if (state() == SocketState::offloaded) decide_receive(fd);
+            } else if (level == IPPROTO_IP && name == IP_MULTICAST_LOOP) {
+                std::lock_guard guard(control_);
+                show_multicast(fd);
             }
             break;
         case Effect::rcvbuf: {

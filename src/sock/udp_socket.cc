@@ -36,8 +36,10 @@ UdpSocket* UdpSocket::create(int fd, int domain, int type, int protocol) {
     if (memory == nullptr) return nullptr;
     const uint32_t generation = recycled ? static_cast<UdpSocket*>(memory)->generation + 1 : 1;
     auto* socket = new (memory) UdpSocket(generation, fd, domain, type, protocol);
-    if (const int off = 0; !Runtime::options().tx_mc_loopback)
-        sys::setsockopt(fd, IPPROTO_IP, IP_MULTICAST_LOOP, &off, sizeof off);
+    if (const int off = 0;
+        !Runtime::options().tx_mc_loopback &&
+        sys::setsockopt(fd, IPPROTO_IP, IP_MULTICAST_LOOP, &off, sizeof off) == 0)
+        socket->multicast_loop_.store(false, std::memory_order_relaxed);
     socket->publish_state();
     return socket;
 }

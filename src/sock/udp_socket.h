@@ -152,6 +152,7 @@ class UdpSocket final : public Socket {
     void read_names(int fd);
     stats::SocketIdentity identity() const;
     void publish_state();
+    void show_multicast(int fd);
 
     // udp_order.cc. Receive stamps, ns of CLOCK_REALTIME.
     static constexpr int64_t kNothing = INT64_MAX;
@@ -187,7 +188,9 @@ class UdpSocket final : public Socket {
         remote_;  // as getsockname/getpeername of the twin say; remote_.port 0: not connected
     bool reuseport_ = false;
     std::vector<Membership> memberships_;
-    std::atomic<int> multicast_if_{0};  // IP_MULTICAST_IF, 0: not set
+    std::atomic<int> multicast_if_{0};         // IP_MULTICAST_IF, 0: not set
+    std::atomic<uint32_t> multicast_from_{0};  // its address, in network order
+    std::atomic<bool> multicast_loop_{true};   // IP_MULTICAST_LOOP
     // Bound and undecided: what it will be kernel for.
     Reason waits_because_ = Reason::reuseport_shared;
     bool corked_ = false;            // a MSG_MORE datagram waits in the twin

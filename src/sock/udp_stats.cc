@@ -30,6 +30,9 @@ stats::SocketIdentity UdpSocket::identity() const {
     }
     id.local = stats::to_address(local_);
     id.remote = stats::to_address(remote_);
+    id.multicast_loop = multicast_loop_.load(std::memory_order_relaxed);
+    id.multicast_interface = multicast_from_.load(std::memory_order_relaxed);
+    latency.name_threads(id);
     return id;
 }
 
@@ -37,6 +40,19 @@ stats::SocketIdentity UdpSocket::identity() const {
 void UdpSocket::publish_state() {
     stats_show_rings();
     stats::set_socket(row_, identity());
+}
+
+// control_ held. How the twin sends to groups, as the program has just set it.
+void UdpSocket::show_multicast(int fd) {
+    int loop = 1;
+    in_addr from{};
+    socklen_t size = sizeof loop;
+    if (sys::getsockopt(fd, IPPROTO_IP, IP_MULTICAST_LOOP, &loop, &size) == 0)
+        multicast_loop_.store(loop != 0, std::memory_order_relaxed);
+    size = sizeof from;
+    if (sys::getsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &from, &size) == 0)
+        multicast_from_.store(from.s_addr, std::memory_order_relaxed);
+    publish_state();
 }
 
 void UdpSocket::publish_all() {

@@ -26,7 +26,7 @@
 namespace vma::stats {
 
 inline constexpr char kMagic[8] = {'V', 'M', 'A', 'S', 'T', 'A', 'T', '\n'};
-inline constexpr uint32_t kVersion = 5;
+inline constexpr uint32_t kVersion = 6;
 inline constexpr size_t kHeaderBytes = 4096;
 inline constexpr size_t kControlOffset = 4096;
 inline constexpr size_t kFirstSegment = 8192;
@@ -44,6 +44,7 @@ enum class SegmentKind : uint32_t {
     neighbors,
     flows,
     memberships,
+    rules,
     end
 };
 inline constexpr uint32_t list_bit(SegmentKind kind) { return 1u << unsigned(kind); }
@@ -155,6 +156,11 @@ struct SocketIdentity {
     uint64_t cookie = 0;  // SO_COOKIE
     uint64_t rings = 0;   // bit i: served by ring row i
     Address local, remote;
+    // Threads that last received and sent; 0: not known, as they are noted while latencies are.
+    uint32_t rx_thread = 0, tx_thread = 0;
+    uint32_t multicast_interface = 0;  // IPv4 address in network order, of IP_MULTICAST_IF; 0: none
+    uint16_t multicast_loop = 0;       // IP_MULTICAST_LOOP of an IPv4 UDP socket
+    uint16_t unused = 0;
 };
 
 // Counters of SocketCounters (sock/socket.h) and the queues. UDP's receive queue is in bytes charged against SO_RCVBUF,
@@ -182,13 +188,15 @@ enum class Waiting : uint8_t {
     congestion,  // the congestion window is full
     pacing,
     neighbor,  // the next hop's address is not resolved
+    ring,      // the ring has no room for the next segment
     nagle,     // a last short segment waits for an acknowledgement or for more (Nagle, TCP_CORK)
     handshake,
     count
 };
 inline const char* waiting_name(Waiting w) {
-    static constexpr const char* names[] = {"",       "application", "peer_window", "congestion",
-                                            "pacing", "neighbor",    "nagle",       "handshake"};
+    static constexpr const char* names[] = {"",           "application", "peer_window",
+                                            "congestion", "pacing",      "neighbor",
+                                            "ring",       "nagle",       "handshake"};
     return w < Waiting::count ? names[unsigned(w)] : "";
 }
 
@@ -338,11 +346,29 @@ struct alignas(64) MembershipRow {
     Address group, source;  // source: zero, any
 };
 
+// A rule in force, in the order in which the rules are asked.
+enum class RuleUse : uint32_t {
+    deciding = 1,
+    other_program,    // its block is for another program or application id
+    other_transport,  // sdp and sa: read, and nothing is done with them
+    covered           // an earlier rule takes all that this one could match
+};
+struct alignas(64) RuleRow {
+    uint32_t seq = 0;
+    uint32_t in_use = 0;
+    RuleUse use{};
+    uint32_t line = 0;        // in its file; 0: added at run time
+    uint32_t covered_by = 0;  // line of that rule
+    uint32_t unused = 0;
+    uint64_t matches = 0;  // how often it decided
+    char text[160] = {};   // as in the file, cut to fit
+};
+
 static_assert(sizeof(Header) <= kHeaderBytes && sizeof(Control) <= kFirstSegment - kControlOffset);
 static_assert(unsigned(DropReason::count) <= kDropSlots);
 static_assert(std::is_trivially_copyable_v<SocketRow> && std::is_trivially_copyable_v<RingRow>);
 // A difference here is a change of the layout.
-static_assert(sizeof(Segment) == 24 && sizeof(SocketIdentity) == 88 && sizeof(SocketRow) == 768);
+static_assert(sizeof(Segment) == 24 && sizeof(SocketIdentity) == 104 && sizeof(SocketRow) == 768);
 static_assert(sizeof(RingRow) == 1280 && sizeof(WaitRow) == 128 && sizeof(LatencyRow) == 4160);
 
 inline Address to_address(const Endpoint& e) {

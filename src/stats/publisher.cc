@@ -83,13 +83,15 @@ struct State {
     Table neighbors{SegmentKind::neighbors, sizeof(NeighborRow), 64, false};
     Table flows{SegmentKind::flows, sizeof(FlowRow), 64, false};
     Table memberships{SegmentKind::memberships, sizeof(MembershipRow), 64, false};
-    std::array<Table*, 9> tables{&sockets, &rings,     &waits, &latencies,  &options,
-                                 &routes,  &neighbors, &flows, &memberships};
+    Table rules{SegmentKind::rules, sizeof(RuleRow), 64, false};
+    std::array<Table*, 10> tables{&sockets, &rings,     &waits, &latencies,   &options,
+                                  &routes,  &neighbors, &flows, &memberships, &rules};
     // Requests of viewers that were met.
     uint64_t met[kVerbs] = {};
     uint64_t zeroing = 0;  // the request for zeroes that this publication meets, 0: none
     FdRanges zero_fds;
     Instant reader_until, last_published;
+    bool lost = false;  // was_lost() has not told yet
 };
 
 // Never destroyed: threads may still be in calls while exit handlers run.
@@ -166,6 +168,17 @@ void unmap(State& s) {
     s.epoch++;
 }
 
+// Unmaps the page and removes its file, unless the name is another's by now.
+void give_up(State& s) {
+    struct stat mine, named;
+    if (sys::raw(SYS_fstat, s.file.fd(), sys::ptr(&mine)) == 0 &&
+        sys::raw(SYS_newfstatat, AT_FDCWD, sys::ptr(s.path), sys::ptr(&named),
+                 AT_SYMLINK_NOFOLLOW) == 0 &&
+        mine.st_ino == named.st_ino && mine.st_dev == named.st_dev)
+        sys::raw(SYS_unlinkat, AT_FDCWD, sys::ptr(s.path), 0);
+    unmap(s);
+}
+
 // The name is taken: by a process of this number that is gone, or, in a directory shared by containers, by one that lives
 // in another pid namespace.
 bool belongs_elsewhere(const char* path) {
@@ -206,6 +219,9 @@ void write_header(State& s) {
     h.drop_reasons = unsigned(DropReason::count);
     h.publishing = s.publishing;
     h.descriptors = s.descriptors;
+    const LogConfig log = log_config();
+    h.log_level = int(log.level);
+    h.log_details = log.details;
 }
 
 int make_page(State& s) {
@@ -249,6 +265,20 @@ State& settled() {
         forget_in_child();
     return s;
 }
+
+// The page, locked. Who may write to the file may also cut it short, and then a store into what is gone would be a SIGBUS: such
+// a page is given up before anything is stored, and the next row makes another. A cut in the moment between is not caught.
+struct Locked {
+    State& state = settled();
+    SpinGuard guard{state.lock};
+    Locked() {
+        if (state.header == nullptr) return;
+        const long size = sys::raw(SYS_lseek, state.file.fd(), 0, SEEK_END);
+        if (size < 0 || uint64_t(size) >= state.file_size) return;
+        give_up(state);
+        state.lost = true;
+    }
+};
 
 // A seqlock write: fn(row) between two steps of seq.
 template <class Row, class Fn>
@@ -297,16 +327,19 @@ Table& table_of(State& s, const RouteRow*) { return s.routes; }
 Table& table_of(State& s, const NeighborRow*) { return s.neighbors; }
 Table& table_of(State& s, const FlowRow*) { return s.flows; }
 Table& table_of(State& s, const MembershipRow*) { return s.memberships; }
+Table& table_of(State& s, const RuleRow*) { return s.rules; }
 
-void complete(SocketIdentity& id) {
-    if (id.inode == 0) {
-        struct stat st;
-        if (sys::raw(SYS_fstat, id.fd, sys::ptr(&st)) == 0) id.inode = st.st_ino;
-    }
-    if (id.cookie == 0) {
-        socklen_t len = sizeof id.cookie;
-        sys::getsockopt(id.fd, SOL_SOCKET, SO_COOKIE, &id.cookie, &len);
-    }
+// What the kernel calls a socket.
+struct SocketNames {
+    uint64_t inode = 0, cookie = 0;
+};
+SocketNames names_of(const SocketIdentity& id) {
+    SocketNames names{id.inode, id.cookie};
+    struct stat st;
+    if (names.inode == 0 && sys::raw(SYS_fstat, id.fd, sys::ptr(&st)) == 0) names.inode = st.st_ino;
+    socklen_t len = sizeof names.cookie;
+    if (names.cookie == 0) sys::getsockopt(id.fd, SOL_SOCKET, SO_COOKIE, &names.cookie, &len);
+    return names;
 }
 
 void copy_text(char* out, size_t room, std::string_view text) {
@@ -346,27 +379,26 @@ void configure(std::string_view directory, std::string_view program, std::string
 }
 
 void set_socket(RowHandle& handle, const SocketIdentity& identity) {
-    State& s = settled();
     int error = 0;
     {
-        SpinGuard guard(s.lock);
+        const Locked page;
+        State& s = page.state;
         if (!have_page(s, &error)) {
             if (error == 0) return;
         } else {
-            SocketIdentity id = identity;
-            const bool is_new = !has_place(s, handle);
-            if (is_new) {
+            SocketNames names;
+            if (has_place(s, handle)) {
+                const SocketRow& row = row_at<SocketRow>(s.sockets, handle.row);
+                names = {row.id.inode, row.id.cookie};
+            } else {
                 if (!take_place(s, s.sockets, handle)) return;
-                complete(id);
+                names = names_of(identity);
             }
             write_row(row_at<SocketRow>(s.sockets, handle.row), [&](SocketRow& row) {
-                if (is_new) {
-                    row.in_use = 1;
-                } else {
-                    id.inode = row.id.inode;
-                    id.cookie = row.id.cookie;
-                }
-                row.id = id;
+                row.in_use = 1;
+                row.id = identity;
+                row.id.inode = names.inode;
+                row.id.cookie = names.cookie;
             });
         }
     }
@@ -374,10 +406,11 @@ void set_socket(RowHandle& handle, const SocketIdentity& identity) {
         vma_log(
             warning, "stats",
             "VMA_STATS_SHMEM_DIR: cannot make {} (errno {}): vma_stats will not see this process",
-            s.path, -error);
+            state().path, -error);
 }
 
 void set_numbers(RowHandle handle, const SocketNumbers& numbers, const TcpNumbers& tcp) {
+    // Without the look at the file's length: set_socket() has had one just before.
     State& s = settled();
     SpinGuard guard(s.lock);
     if (!has_place(s, handle)) return;
@@ -389,15 +422,15 @@ void set_numbers(RowHandle handle, const SocketNumbers& numbers, const TcpNumber
 }
 
 void remove_socket(RowHandle& handle) {
-    State& s = settled();
-    SpinGuard guard(s.lock);
+    const Locked page;
+    State& s = page.state;
     give_place<SocketRow>(s, s.sockets, handle);
 }
 
 bool set_ring(unsigned index, const RingIdentity& id, const RingNumbers& numbers,
               const DropCounters& drops) {
-    State& s = settled();
-    SpinGuard guard(s.lock);
+    const Locked page;
+    State& s = page.state;
     if (s.header == nullptr) return false;
     while (index >= s.rings.capacity())
         if (!grow(s, s.rings)) return false;
@@ -412,8 +445,8 @@ bool set_ring(unsigned index, const RingIdentity& id, const RingNumbers& numbers
 }
 
 void set_wait(RowHandle& handle, const WaitIdentity& id, const WaitNumbers& numbers) {
-    State& s = settled();
-    SpinGuard guard(s.lock);
+    const Locked page;
+    State& s = page.state;
     if (s.header == nullptr) return;
     if (!has_place(s, handle) && !take_place(s, s.waits, handle)) return;
     write_row(row_at<WaitRow>(s.waits, handle.row), [&](WaitRow& row) {
@@ -425,15 +458,15 @@ void set_wait(RowHandle& handle, const WaitIdentity& id, const WaitNumbers& numb
 }
 
 void remove_wait(RowHandle& handle) {
-    State& s = settled();
-    SpinGuard guard(s.lock);
+    const Locked page;
+    State& s = page.state;
     give_place<WaitRow>(s, s.waits, handle);
 }
 
 template <class Row>
 Listing<Row>::Listing() {
-    State& s = settled();
-    SpinGuard guard(s.lock);
+    const Locked page;
+    State& s = page.state;
     if (s.header == nullptr) return;
     const uint32_t bit = list_bit(table_of(s, static_cast<Row*>(nullptr)).kind);
     put(s.header->listing_cut, s.header->listing_cut & ~bit);
@@ -441,8 +474,8 @@ Listing<Row>::Listing() {
 
 template <class Row>
 void Listing<Row>::add(const Row& row) {
-    State& s = settled();
-    SpinGuard guard(s.lock);
+    const Locked page;
+    State& s = page.state;
     if (s.header == nullptr) return;
     Table& table = table_of(s, &row);
     if (next_ == kMostListed || (next_ == table.capacity() && !grow(s, table))) {
@@ -459,8 +492,8 @@ void Listing<Row>::add(const Row& row) {
 
 template <class Row>
 Listing<Row>::~Listing() {
-    State& s = settled();
-    SpinGuard guard(s.lock);
+    const Locked page;
+    State& s = page.state;
     if (s.header == nullptr) return;
     Table& table = table_of(s, static_cast<Row*>(nullptr));
     for (; next_ < table.capacity(); next_++) {
@@ -475,17 +508,18 @@ template class Listing<RouteRow>;
 template class Listing<NeighborRow>;
 template class Listing<FlowRow>;
 template class Listing<MembershipRow>;
+template class Listing<RuleRow>;
 
 void will_publish() {
-    State& s = settled();
-    SpinGuard guard(s.lock);
+    const Locked page;
+    State& s = page.state;
     s.publishing = 1;
     if (s.header) put(s.header->publishing, 1u);
 }
 
 bool due(Instant now) {
-    State& s = settled();
-    SpinGuard guard(s.lock);
+    const Locked page;
+    State& s = page.state;
     if (s.header == nullptr) return false;
     const uint64_t zero = asked_for(s, Verb::zero);
     const uint64_t request = asked_for(s, Verb::counters);
@@ -503,8 +537,8 @@ bool due(Instant now) {
 }
 
 void published(Instant now) {
-    State& s = settled();
-    SpinGuard guard(s.lock);
+    const Locked page;
+    State& s = page.state;
     if (s.header == nullptr) return;
     s.last_published = now;
     put(s.header->published_ns, uint64_t(now.ns));
@@ -513,49 +547,54 @@ void published(Instant now) {
 }
 
 uint64_t asked(Verb verb) {
-    State& s = settled();
-    SpinGuard guard(s.lock);
+    const Locked page;
+    State& s = page.state;
     return s.header ? asked_for(s, verb) : 0;
 }
 
 void answer(Verb verb, uint64_t number) {
-    State& s = settled();
-    SpinGuard guard(s.lock);
+    const Locked page;
+    State& s = page.state;
     if (s.header) meet(s, verb, number);
 }
 
 Control control() {
-    State& s = settled();
-    SpinGuard guard(s.lock);
+    const Locked page;
+    State& s = page.state;
     Control out;
     if (s.header) std::memcpy(&out, &control_of(s), sizeof out);
     return out;
 }
 
+bool was_lost() {
+    const Locked page;
+    return std::exchange(page.state.lost, false);
+}
+
 void set_log_state(int level, int details) {
-    State& s = settled();
-    SpinGuard guard(s.lock);
+    const Locked page;
+    State& s = page.state;
     if (s.header == nullptr) return;
     put(s.header->log_level, int32_t(level));
     put(s.header->log_details, int32_t(details));
 }
 
 void set_descriptors(uint32_t limit) {
-    State& s = settled();
-    SpinGuard guard(s.lock);
+    const Locked page;
+    State& s = page.state;
     s.descriptors = limit;
     if (s.header) put(s.header->descriptors, limit);
 }
 
 void set_capture_error(int error) {
-    State& s = settled();
-    SpinGuard guard(s.lock);
+    const Locked page;
+    State& s = page.state;
     if (s.header) put(s.header->capture_error, int32_t(error));
 }
 
 void set_rules(const RulesState& rules) {
-    State& s = settled();
-    SpinGuard guard(s.lock);
+    const Locked page;
+    State& s = page.state;
     if (s.header == nullptr) return;
     put(s.header->rules_generation, rules.generation);
     put(s.header->rules_count, rules.count);
@@ -564,17 +603,11 @@ void set_rules(const RulesState& rules) {
 }
 
 void withdraw(bool for_good) {
-    State& s = settled();
-    SpinGuard guard(s.lock);
+    const Locked page;
+    State& s = page.state;
     if (s.header) {
-        struct stat mine, named;
         put(s.header->state, PageState::ended, std::memory_order_release);
-        if (sys::raw(SYS_fstat, s.file.fd(), sys::ptr(&mine)) == 0 &&
-            sys::raw(SYS_newfstatat, AT_FDCWD, sys::ptr(s.path), sys::ptr(&named),
-                     AT_SYMLINK_NOFOLLOW) == 0 &&
-            mine.st_ino == named.st_ino && mine.st_dev == named.st_dev)
-            sys::raw(SYS_unlinkat, AT_FDCWD, sys::ptr(s.path), 0);
-        unmap(s);
+        give_up(s);
     }
     if (for_good) s.refused = true;
 }
@@ -588,8 +621,8 @@ void forget_in_child() {
 }
 
 size_t page_directory(char* out, size_t room) {
-    State& s = settled();
-    SpinGuard guard(s.lock);
+    const Locked page;
+    State& s = page.state;
     const size_t n = s.header && s.directory_length < room ? s.directory_length : 0;
     std::memcpy(out, s.path, n);
     out[n] = 0;

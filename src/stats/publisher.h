@@ -4,7 +4,7 @@
 //
 // The file is made at the first row, in a directory that others may write to: O_EXCL and O_NOFOLLOW, never through a link,
 // never over a live process's file. Its blocks are reserved before they are touched. Without a directory or when that
-// fails (one warning) there is no page and every call is a cheap no-op.
+// fails (one warning) there is no page and every call is a cheap no-op. A page that somebody cuts short is made anew.
 //
 // Threads: every call from any thread; a spin lock, last in the lock order, guards the page. No malloc. A forked child
 // leaves its parent's page alone and makes one of its own at its next row.
@@ -34,7 +34,7 @@ void configure(std::string_view directory, std::string_view program, std::string
 // Writes who and where a socket is; `row` gets a place if it has none. `id.inode` and `id.cookie` 0 are asked of the
 // kernel by id.fd when the place is made, and kept.
 void set_socket(RowHandle& row, const SocketIdentity& id);
-// The fd of a row decides whether Verb::zero means it.
+// Called right after set_socket() for the same row. The fd of a row decides whether Verb::zero means it.
 void set_numbers(RowHandle row, const SocketNumbers& numbers, const TcpNumbers& tcp = {});
 void remove_socket(RowHandle& row);
 // Row `index` of the rings; rings are never removed, a closed one has open 0. False: there is no page yet, or no room in it.
@@ -64,6 +64,9 @@ void will_publish();
 // nobody asks. Internal thread only.
 bool due(Instant now);
 void published(Instant now);
+
+// Somebody has cut the page short since this was asked last: what it had is to be set once more.
+bool was_lost();
 
 // What a viewer asks for beyond counters. The number is 0 when nobody does; else the caller does it and calls answer().
 // Cheap, any thread.

@@ -236,6 +236,9 @@ bool PageFile::read(Snapshot& out, std::string* why) const {
             case SegmentKind::memberships:
                 taken = take_rows(fd_, size, s, out.memberships, false);
                 break;
+            case SegmentKind::rules:
+                taken = take_rows(fd_, size, s, out.rules, false);
+                break;
             case SegmentKind::end:
                 break;
         }

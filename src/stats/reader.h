@@ -28,6 +28,7 @@ struct Snapshot {
     std::vector<NeighborRow> neighbors;
     std::vector<FlowRow> flows;
     std::vector<MembershipRow> memberships;
+    std::vector<RuleRow> rules;
 };
 
 class PageFile {

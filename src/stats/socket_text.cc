@@ -85,13 +85,24 @@ size_t socket_text(char* out, size_t room, const SocketIdentity& id, const Socke
     Text text(out, room);
     char endpoint[72];
     const bool is_tcp = id.protocol == IPPROTO_TCP;
-    text.add("\tFd=[{}]\n- {}, {}, {}\n", id.fd, is_tcp ? "TCP" : "UDP",
+    text.add("\tFd=[{}]\n- {}, {}, {}", id.fd, is_tcp ? "TCP" : "UDP",
              id.nonblocking ? "Non-blocked" : "Blocked",
              id.path == Path::offloaded ? "Offloaded" : reason_name(id.reason));
+    if (!is_tcp && id.domain == AF_INET) {
+        text.add(", MC Loop {}", id.multicast_loop ? "Enabled" : "Disabled");
+        if (id.multicast_interface) {
+            char from[INET_ADDRSTRLEN];
+            inet_ntop(AF_INET, &id.multicast_interface, from, sizeof from);
+            text.add(" , MC IF = [{}]", static_cast<const char*>(from));
+        }
+    }
+    text.add("\n");
     text.add("- Local Address   = [{}]\n", endpoint_text(endpoint, to_endpoint(id.local)));
     if (id.remote.port)
         text.add("- Foreign Address = [{}]\n", endpoint_text(endpoint, to_endpoint(id.remote)));
     if (is_tcp) text.add("- State           = [{}]\n", tcp_state_text(id.tcp_state));
+    if (id.rx_thread || id.tx_thread)
+        text.add("- Thread Id Rx: {:>5}, Tx: {:>5}\n", id.rx_thread, id.tx_thread);
     const size_t before = text.size();
     calls(text, "Tx Offload:", n.tx_bytes, n.tx_packets, n.tx_eagain, n.tx_errors);
     calls(text, "Tx OS info:", n.tx_os_bytes, n.tx_os_packets, 0, 0);

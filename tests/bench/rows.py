@@ -151,17 +151,27 @@ def looked_at(measure, reader):
     def measured(net, _client_env, _server_env, seconds):
         with tempfile.TemporaryDirectory(prefix="vma-bench-") as folder:
             env = preload_env(VMA_STATS_SHMEM_DIR=folder)
-            look = f"while sleep 0.1; do {binary('vma_stats')} -k {folder} record -i 0.1 -o {folder}/looks; done"
-            viewer = net["b"].start(["sh", "-c", look]) if reader else None
+            looks = f"{folder}/looks"
+            viewer = net["b"].start([binary("vma_stats"), "-k", folder, "record", "--wait", "-i", "0.1", "-o", looks]) if reader else None
             try:
                 sample = measure(net, env, env, seconds)
-                if reader and os.stat(f"{folder}/looks").st_size == 0:
-                    raise AssertionError("vma_stats saw nothing")
+                if viewer:
+                    viewer.wait(10)  # its last look finds nobody
+                    _assert_looked(looks, 10, seconds)
                 return sample
             finally:
                 if viewer:
                     viewer.kill()
     return measured
+
+
+def _assert_looked(recording, rate, seconds):
+    """At both processes, nearly `rate` times in each of the seconds."""
+    with open(recording, encoding="utf-8") as f:
+        looks = [json.loads(line) for line in f]
+    both = [look["time"] for look in looks if len(look["look"]["processes"]) == 2]
+    if len(both) < 0.9 * rate * seconds:
+        raise AssertionError(f"{len(both)} looks of vma_stats at both processes in {seconds} s")
 
 
 def _one_socket(net, env):

@@ -159,6 +159,20 @@ class Smoke(OneHost):
         for page in pages.values():
             eventually(lambda page=page: "shm ring" in explained(page), 10)
             self.assertRegex(explained(page), rf"tcp +127\.0\.0\.1:\d+ +-> 127\.0\.0\.1:\d+ +offloaded: shm ring on lo")
+            (process,) = json.loads(self.a.run([binary("vma_stats"), "-k", page, "--json"], timeout=20).out)["processes"]
+            (index,) = [i for i, ring in enumerate(process["rings"]) if ring["kind"] == "shm"]
+            ring = process["rings"][index]
+            self.assertEqual((ring["interface"], ring["open"], ring["drops"], ring["tcp_connections"]), ("lo", True, {}, 1))
+            self.assertTrue(ring["rx_frames"] and ring["tx_frames"] and ring["tcp_segments_in"], ring)
+            (connection,) = [s for s in process["sockets"] if s["rings"] == [index] and s["tcp_state"] == "ESTABLISHED"]
+            self.assertGreater(connection["tcp"]["bytes_received"], 0)
+            # Every frame of it decodes.
+            file = self.path("capture")
+            done = self.a.run([binary("vma_capture"), "-k", page, "-p", str(process["pid"]), "-w", file, "-c", "200"], timeout=30)
+            self.assertEqual(done.rc, 0, done.out)
+            shown = self.a.run(["tshark", "-r", file, "-Y", f"tcp.port=={port} && ip.addr=={LO} && !_ws.malformed && !_ws.short", "-T",
+                                "fields", "-e", "frame.interface_name"], timeout=60)
+            self.assertEqual(shown.out.split().count("lo"), 200, shown.out)
         # A plain end: it stays with the kernel, and says why.
         plain = self.python(self.a, "shm_talk.py", "serve", LO, port + 1000, "echo", 10**8, 64, start=True)
         plain.expect("ready")

@@ -1,5 +1,6 @@
 """Debian's verbs programs on the software HCA: two processes in two network namespaces, joined by its wire alone."""
 
+import json
 import os
 import re
 import shutil
@@ -11,7 +12,7 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
 import sockperf
-from netns import SoftHcaNet, library, preload_env
+from netns import SoftHcaNet, binary, library, preload_env
 
 LIBRARIES = os.path.join(os.path.dirname(library()), "softhca")
 DEVICES = "name=left mac=02:00:00:00:00:0a; name=right mac=02:00:00:00:00:0b"
@@ -121,9 +122,13 @@ class Perftest(SoftHca):
 class Ring(SoftHca):
     """libvma's verbs ring between two namespaces; their veth carries only what the kernel sends for itself, such as ARP."""
 
+    def ends(self, **variables):
+        """The environment of each end."""
+        return {space: preload_env(**{**self.env, "SOFTHCA": f"name=hca netdev={space.dev}", "VMA_RING_KIND": "verbs", **variables})
+                for space in (self.a, self.b)}
+
     def one(self, mode, protocol="udp", **options):
-        env = {space: preload_env(**{**self.env, "SOFTHCA": f"name=hca netdev={space.dev}", "VMA_RING_KIND": "verbs"})
-               for space in (self.a, self.b)}
+        env = self.ends()
         before = self.frames()
         result = sockperf.run_pair(self.a, self.b, mode, protocol, client_env=env[self.a], server_env=env[self.b],
                                    **options)
@@ -143,6 +148,36 @@ class Ring(SoftHca):
     def test_udp_ping_pong(self):
         self.one("pp")
         self.one("pp", size=1472, nonblocked=True)
+
+    def test_seen_from_outside(self):
+        """The ring is in the statistics page, with as many frames as sockperf has messages, and its frames can be captured."""
+        folder = tempfile.mkdtemp(prefix="vma-stats-")
+        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+        env = self.ends(VMA_STATS_SHMEM_DIR=folder)
+        where = ["-i", self.b.ip, "-p", str(sockperf.PORT)]
+        server = self.b.start(["sockperf", "server", *where], env=env[self.b])
+        self.b.wait_bound("udp", sockperf.PORT, process=server)
+        tool = [binary("vma_stats"), "-k", folder]
+        pid = re.search(r"(\d+)/", self.b.run([*tool, "-v", "5"]).out.splitlines()[-1]).group(1)
+        capture = self.b.start([binary("vma_capture"), "-k", folder, "-p", pid, "-w", os.path.join(folder, "capture"), "-c", "50"])
+        capture.expect("capturing from")
+        done = self.a.run(["sockperf", "ping-pong", *where, "-t", "1", "-m", "200"], env=env[self.a])
+        result = sockperf.parse("pp", done.rc, done.out, 0, "")
+        self.assertEqual(done.rc, 0, done.out)
+        (process,) = json.loads(self.b.run([*tool, "--json", "-p", pid]).out)["processes"]
+        (ring,) = process["rings"]
+        (seen,) = [s for s in process["sockets"] if s["local"] == f"{self.b.ip}:{sockperf.PORT}"]
+        self.assertEqual((ring["kind"], ring["interface"], ring["open"], ring["drops"]), ("verbs", self.b.dev, True, {}))
+        self.assertEqual((seen["path"], seen["rings"]), ("offloaded", [0]))
+        counters = seen["counters"]
+        self.assertEqual(counters["rx_packets"] + counters["rx_os_packets"], result.sent, done.out)
+        self.assertEqual((ring["rx_frames"], ring["tx_frames"]), (counters["rx_packets"], counters["tx_packets"]))
+        self.assertEqual(ring["rx_bytes"], counters["rx_packets"] * (200 + 42))
+        self.assertLess(counters["rx_os_packets"], case.SLACK)
+        self.assertEqual(capture.wait(10), 0, capture.out)
+        shown = self.b.run(["tshark", "-r", os.path.join(folder, "capture"), "-Y", "udp && !_ws.malformed && !_ws.short", "-T", "fields",
+                            "-e", "frame.interface_name", "-e", "udp.length"])
+        self.assertEqual(re.findall(r"(?m)^(\S+)\t(\d+)$", shown.out), [(self.b.dev, "208")] * 50, shown.out)
 
     def test_udp_throughput(self):
         self.assertGreater(self.one("tp", size=64).received, 100)

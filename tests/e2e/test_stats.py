@@ -16,33 +16,9 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
 from netns import binary, eventually
+from viewed import PORT, Viewed
 
-PORT = 7400
 COUNT, SIZE = 200, 2048 // 2
-
-
-class Viewed(case.NetCase):
-    """A preloaded program in namespace b, with a directory for its page, and vma_stats there."""
-
-    script = None
-
-    def setUp(self):
-        self.folder = tempfile.mkdtemp(prefix="vma-stats-")
-        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
-        self.program = self.python(self.b, self.script, self.b.ip, PORT, preload=True, start=True, stdin=subprocess.PIPE,
-                                   env={"VMA_STATS_SHMEM_DIR": self.folder, "VMA_TRACELEVEL": "warning",
-                                        "VMA_STATS_FILE": os.path.join(self.folder, "closed.%d")})
-        self.pid = int(self.program.expect(r"ready (\d+)").group(1))
-        self.fds = {name: int(fd) for name, fd in re.findall(r"(?m)^(\w+) (\d+)$", self.program.out) if name != "ready"}
-        self.page = os.path.join(self.folder, f"vmastat.{self.pid}")
-
-    def stats(self, *args, status=0):
-        done = self.b.run([binary("vma_stats"), "-k", self.folder, *args], timeout=20)
-        self.assertEqual(done.rc, status, done.out)
-        return done.out
-
-    def explained(self, name):
-        return re.search(rf"(?m)^ +fd {self.fds[name]} .*$", self.stats("explain", "-p", str(self.pid))).group(0)
 
 
 class Seen(Viewed):
@@ -160,10 +136,6 @@ class Seen(Viewed):
         self.assertIn("--interval", self.stats("-n", "no-such-program", status=1))
 
 
-    def json(self, *args):
-        (process,) = json.loads(self.stats("--json", "-p", str(self.pid), *args))["processes"]
-        return process, {s["fd"]: s for s in process["sockets"]}
-
     def test_views_of_queue_and_everything(self):
         self.talk(COUNT)
         fd = self.fds["echo"]
@@ -174,7 +146,7 @@ class Seen(Viewed):
         self.assertEqual(rows, [str(fd), ""], "only the socket asked for: " + queue)
         self.assertRegex(queue, rf"(?m)^ {fd:<3} Rx: +{COUNT} +{COUNT * SIZE // 1024} +\d+ +0 +[\d.]+ +0 +\d+ +0 +0 ")
         full = self.stats("-p", str(self.pid), "-v", "3", "-c", "1")
-        self.assertIn(f"\tFd=[{fd}]\n- UDP, Blocked, Offloaded\n- Local Address   = [{self.b.ip}:{PORT}]\n", full)
+        self.assertIn(f"\tFd=[{fd}]\n- UDP, Blocked, Offloaded, MC Loop Enabled\n- Local Address   = [{self.b.ip}:{PORT}]\n", full)
         self.assertRegex(full, rf"Rx Offload: {COUNT * SIZE // 1024} / {COUNT} / \d+ / 0 \[kilobytes/packets/eagains/errors\]")
         self.assertRegex(full, r"\tselect\nRx fds ready: \d+ / \d+ \[os/offload\]\nPolls \[miss/hit\]: \d+ / \d+ \(")
         self.assertRegex(full, r"\tCQ=\[0\]\nPackets dropped: +0\nPackets queue len: +\d+\nDrained max: +[1-9]")
@@ -185,6 +157,7 @@ class Seen(Viewed):
         self.assertEqual(groups[:2], ["VMA Group Memberships Information", "Group                fd number"])
         self.assertEqual([line.split() for line in groups[3:]], [["[239.5.5.5]", str(self.fds["group"])]])
         self.assertIn("- Member of = [239.5.5.5]\n", full)
+        self.assertIn(f"\tFd=[{self.fds['group']}]\n- UDP, Blocked, Offloaded, MC Loop Disabled , MC IF = [{self.b.ip}]\n", full)
 
     def test_differences_and_zeroes(self):
         self.talk(COUNT)
@@ -225,6 +198,12 @@ class Seen(Viewed):
         self.program.expect(r"offloaded: yes, ring: packet, reason: none")
         self.program.expect(r"rx: 1 packets \d+ bytes")
         self.assertIn("is no log level", self.stats("-p", pid, "-l", "loud", status=1))
+        # At debug the threads that use a socket are noted.
+        self.assertNotIn("threads", self.json()[1][int(fd)])
+        self.stats("-p", pid, "-l", "debug", "-c", "1")
+        self.talk(1)
+        self.assertEqual(self.json()[1][int(fd)]["threads"], {"receive": self.pid, "send": self.pid})
+        self.assertIn(f"- Thread Id Rx: {pid:>5}, Tx: {pid:>5}\n", self.stats("-p", pid, "-v", "3", "-c", "1"))
 
     def test_what_the_process_knows(self):
         self.talk(1)
@@ -319,7 +298,23 @@ class Seen(Viewed):
         top = self.stats("top", "-i", "1", "-c", "2")
         self.assertEqual(len(re.findall(rf"(?m)^  {self.fds['echo']} +udp +offloaded +\* ", top)), 2, top)
         self.assertRegex(top, rf"ring 0 on {self.b.dev}: rx ")
+        self.assertRegex(top, r"(?m)^ +read +\d+[num]s [▁▂▃▄▅▆▇█ ]*[▁▂▃▄▅▆▇█] \d+[num]s$")
         self.assertNotIn("\033", top)  # not a terminal
+
+    def test_a_recording_waits_for_a_process(self):
+        folder, recording = os.path.join(self.folder, "later"), os.path.join(self.folder, "later.jsonl")
+        os.mkdir(folder)
+        recorder = self.b.start([binary("vma_stats"), "-k", folder, "record", "--wait", "-o", recording, "-i", "0.05"])
+        self.assertTrue(eventually(lambda: os.path.exists(recording)))
+        program = self.python(self.b, "udp_seen.py", self.b.ip, PORT + 10, preload=True, start=True, stdin=subprocess.PIPE,
+                              env={"VMA_STATS_SHMEM_DIR": folder, "VMA_TRACELEVEL": "warning"})
+        self.assertTrue(eventually(lambda: os.path.getsize(recording) > 0, timeout=20))
+        program.stdin.close()
+        self.assertEqual(program.wait(10), 0, program.out)
+        self.assertEqual(recorder.wait(20), 0, recorder.out)
+        with open(recording, encoding="utf-8") as f:
+            seen = [[p["program"] for p in json.loads(line)["look"]["processes"]] for line in f]
+        self.assertTrue(seen and all(len(names) == 1 and names[0].startswith("python3") for names in seen), seen)
 
 
 class Svg(html.parser.HTMLParser):
@@ -420,6 +415,9 @@ class SeenTcp(Viewed):
         self.assertRegex(connection, r"(?m)^Tx Offload: 2 / \d+ / 0 / 0 \[kilobytes/packets/eagains/errors\]$")
         self.assertRegex(connection, r"(?m)^Rx Offload: 2 / \d+ / \d+ / 0 ")
         self.assertIn("bytes_received:3000", connection)
+        # At the end the memory of each ring.
+        (memory,) = [b for b in blocks if "\tBUFFER_POOL(RX)=[0]\n" in b]
+        self.assertRegex(memory, r"In use: +0 / [1-9]\d* \[now/most\]\nNo buffers error: +0\nMemory: +[1-9]\d* / [1-9]\d* ")
 
 
 class Iperf(case.NetCase):

@@ -44,6 +44,39 @@ std::optional<long> number_after(const std::string& path, const std::string& lab
     return std::nullopt;
 }
 
+std::string option_of(const Process& p, const char* name) {
+    for (const OptionRow& o : p.page.options)
+        if (printable(o.name, sizeof o.name) == name) return printable(o.value, sizeof o.value);
+    return "";
+}
+
+// Set by the user, not built in.
+bool asked_for(const Process& p, const char* name) {
+    for (const OptionRow& o : p.page.options)
+        if (printable(o.name, sizeof o.name) == name) return o.origin != 0;
+    return false;
+}
+
+// Rules that decide nothing, whoever asks.
+void examine_rules(const Process& p, const std::string& who, std::vector<Finding>& out) {
+    const std::string file = option_of(p, "VMA_CONFIG_FILE");
+    size_t others = 0;
+    for (const RuleRow& rule : p.page.rules) {
+        others += rule.use == RuleUse::other_program;
+        if (rule.use != RuleUse::covered && rule.use != RuleUse::other_transport) continue;
+        out.push_back({who,
+                       fmt::format("rule '{}' (line {}) {}", printable(rule.text, sizeof rule.text),
+                                   rule_line(rule.line), rule_note(rule)),
+                       rule.line ? fmt::format("sed -i '{}d' {} && vma_stats --reload -p {}",
+                                               rule.line, file, p.pid)
+                                 : ""});
+    }
+    if (others != 0 && others == p.page.rules.size())
+        out.push_back({who,
+                       fmt::format("none of the {} rules in {} is for this program", others, file),
+                       fmt::format("VMA_APPLICATION_ID or the application-id lines of {}", file)});
+}
+
 std::optional<bool> ethtool_flag(int fd, const std::string& name, uint32_t command) {
     ifreq request{};
     ethtool_value value{command, 0};
@@ -72,12 +105,6 @@ void count_interrupts(const std::string& name, InterfaceFacts& out) {
             if (count) served.insert(cpu);
     }
     out.irq_cpus = unsigned(served.size());
-}
-
-std::string option_of(const Process& p, const char* name) {
-    for (const OptionRow& o : p.page.options)
-        if (printable(o.name, sizeof o.name) == name) return printable(o.value, sizeof o.value);
-    return "";
 }
 
 bool kernel_older_than(const std::string& release, unsigned major, unsigned minor) {
@@ -193,6 +220,15 @@ std::vector<Finding> examine(const Process& p, const ProcessFacts& f) {
                        "its rules file could not be used: " +
                            printable(p.page.header.rules_text, sizeof p.page.header.rules_text),
                        fmt::format("vma_stats --reload -p {}", p.pid)});
+    examine_rules(p, who, out);
+    const std::string pages = option_of(p, "VMA_MEM_ALLOC_TYPE");
+    if (asked_for(p, "VMA_MEM_ALLOC_TYPE") && (pages == "2" || pages == "3") &&
+        f.huge_pages_free == 0)
+        out.push_back({who,
+                       fmt::format("VMA_MEM_ALLOC_TYPE={} asks for huge pages and none is free: "
+                                   "ordinary pages are used",
+                                   pages),
+                       "sysctl -w vm.nr_hugepages=512"});
     const std::string kind = option_of(p, "VMA_RING_KIND");
     if ((kind == "verbs" || kind == "mlx5" || kind == "xdp") && f.memlock != UINT64_MAX)
         out.push_back({who,
@@ -266,6 +302,7 @@ ProcessFacts process_facts(uint32_t pid) {
     cpu_set_t cpus;
     if (sched_getaffinity(pid_t(pid), sizeof cpus, &cpus) == 0)
         out.cpus_allowed = unsigned(CPU_COUNT(&cpus));
+    out.huge_pages_free = number_after("/proc/meminfo", "HugePages_Free:");
     char path[4096];
     const ssize_t n = readlink((folder + "exe").c_str(), path, sizeof path);
     if (n > 0) out.executable.assign(path, size_t(n));

@@ -35,6 +35,7 @@ struct ProcessFacts {
     bool capabilities_known = false;
     uint64_t memlock = UINT64_MAX;
     unsigned cpus_allowed = 0;
+    std::optional<long> huge_pages_free;  // of the machine
     std::string executable;
     std::string namespace_command;  // that brings a command into its network namespace, "" the same
 };

@@ -66,6 +66,8 @@ Json socket_of(const SocketView& v) {
         s["meaning"] = reason_meaning(id.reason);
         s["advice"] = reason_advice(id.reason);
         s["nonblocking"] = id.nonblocking != 0;
+        if (id.rx_thread || id.tx_thread)
+            s["threads"] = {{"receive", id.rx_thread}, {"send", id.tx_thread}};
         add_numbers(s["counters"], socket_fields(), v.row.numbers);
         if (v.row.tcp.here) s["tcp"] = tcp_of(v.row.tcp);
     }
@@ -98,11 +100,22 @@ Json option_of(const OptionRow& o) {
             {"origin", o.origin < std::size(kOrigins) ? kOrigins[o.origin] : "?"}};
 }
 
-Json rules_of(const Header& h) {
+Json rules_of(const Snapshot& page) {
+    static constexpr const char* kUses[] = {"?", "deciding", "other_program", "other_transport",
+                                            "covered"};
+    const Header& h = page.header;
+    Json list = Json::array();
+    for (const RuleRow& r : page.rules)
+        list.push_back({{"line", r.line},
+                        {"text", printable(r.text, sizeof r.text)},
+                        {"use", kUses[unsigned(r.use) < std::size(kUses) ? unsigned(r.use) : 0]},
+                        {"covered_by", r.covered_by ? Json(r.covered_by) : Json(nullptr)},
+                        {"matches", r.matches}});
     return {{"generation", h.rules_generation},
             {"read_again", h.rules_text[0] != '\0'},
             {"ok", h.rules_text[0] == '\0' || h.rules_ok != 0},
-            {"text", printable(h.rules_text, sizeof h.rules_text)}};
+            {"text", printable(h.rules_text, sizeof h.rules_text)},
+            {"list", std::move(list)}};
 }
 
 }  // namespace
@@ -112,12 +125,12 @@ std::string to_json(const std::vector<Process>& processes) {
     for (const Process& p : processes) {
         Json sockets = Json::array(), rings = Json::array(), waits = Json::array(),
              options = Json::array();
+        const LatencyByFd times = latency_by_fd(p);
         for (const SocketView& v : p.sockets) {
             sockets.push_back(socket_of(v));
-            for (const LatencyRow& l : p.page.latencies)
-                if (v.in_page && l.fd == v.row.id.fd)
-                    sockets.back()["latency_ns"] = {{"receive", times_of(l.receive)},
-                                                    {"send", times_of(l.send)}};
+            if (const auto l = times.find(v.row.id.fd); v.in_page && l != times.end())
+                sockets.back()["latency_ns"] = {{"receive", times_of(l->second->receive)},
+                                                {"send", times_of(l->second->send)}};
         }
         for (const WaitRow& w : p.page.waits) waits.push_back(wait_of(w));
         for (const OptionRow& o : p.page.options) options.push_back(option_of(o));
@@ -127,7 +140,7 @@ std::string to_json(const std::vector<Process>& processes) {
                        {"program", p.page.program},
                        {"library", printable(p.page.header.library, sizeof p.page.header.library)},
                        {"published_ns", p.page.header.published_ns},
-                       {"rules", rules_of(p.page.header)},
+                       {"rules", rules_of(p.page)},
                        {"sockets", std::move(sockets)},
                        {"rings", std::move(rings)},
                        {"waits", std::move(waits)},

@@ -51,7 +51,8 @@ struct Options {
 const std::map<std::string, SegmentKind> kListings = {{"route", SegmentKind::routes},
                                                       {"neigh", SegmentKind::neighbors},
                                                       {"flows", SegmentKind::flows},
-                                                      {"options", SegmentKind::options}};
+                                                      {"options", SegmentKind::options},
+                                                      {"rules", SegmentKind::rules}};
 
 // "3-7,9": at most kFdRanges pieces. False: not that.
 bool parse_ranges(const std::string& text, FdRanges& out) {
@@ -267,7 +268,8 @@ bool settle(Options& options) {
         return false;
     }
     for (const std::string& name : options.dumps) options.lists |= list_bit(kListings.at(name));
-    if (options.json) options.lists |= list_bit(SegmentKind::options);
+    if (options.json)
+        options.lists |= list_bit(SegmentKind::options) | list_bit(SegmentKind::rules);
     return true;
 }
 
@@ -313,8 +315,8 @@ void add_options(CLI::App& app, Options& options) {
                    "log")
         ->expected(1, 2);
     app.add_option("--dump", options.dumps,
-                   "what the process knows: route, neigh, flows, options; once")
-        ->check(CLI::IsMember({"route", "neigh", "flows", "options"}))
+                   "what the process knows: route, neigh, flows, options, rules; once")
+        ->check(CLI::IsMember({"route", "neigh", "flows", "options", "rules"}))
         ->delimiter(',')
         ->allow_extra_args(false);
     app.add_option("--latency", options.latency,
@@ -336,6 +338,7 @@ struct Commands {
     CLI::App *explain = nullptr, *doctor = nullptr, *top = nullptr, *record = nullptr,
              *report = nullptr;
     std::string recording = "vma_stats.jsonl", page;
+    bool wait = false;
 };
 
 void add_commands(CLI::App& app, Commands& c) {
@@ -346,6 +349,7 @@ void add_commands(CLI::App& app, Commands& c) {
     c.top = app.add_subcommand("top", "rates, times and the recent past of each socket; q ends it");
     c.record = app.add_subcommand("record", "looks into a file, one each interval");
     c.record->add_option("-o,--output", c.recording, "the file")->capture_default_str();
+    c.record->add_flag("--wait", c.wait, "begin when there is a process");
     c.report = app.add_subcommand("report", "a web page of such a file");
     c.report->add_option("page", c.page, "the page, HTML")->required();
     c.report->add_option("-r,--recording", c.recording, "the file")->capture_default_str();
@@ -405,9 +409,11 @@ int main(int argc, char** argv) {
     }
     if (commands.report->parsed()) return run_report(commands.recording, commands.page);
     if (commands.record->parsed())
-        return run_record(options.which, commands.recording, options.interval_s, options.cycles);
+        return run_record(options.which, commands.recording, options.interval_s, options.cycles,
+                          commands.wait);
     if (commands.top->parsed()) return run_top(options.which, options.interval_s, options.cycles);
     if (commands.doctor->parsed())
-        return run_doctor(look_at_all(options.which, true, list_bit(SegmentKind::options)));
+        return run_doctor(look_at_all(
+            options.which, true, list_bit(SegmentKind::options) | list_bit(SegmentKind::rules)));
     return run(options, app, commands.explain->parsed());
 }

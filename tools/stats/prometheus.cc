@@ -124,11 +124,13 @@ std::string to_prometheus(const std::vector<Process>& processes) {
         head(out, name, "histogram",
              receive ? "from a frame's arrival to the read that returned it"
                      : "from a send call to the ring's having its frame");
-        each_socket([&](const Process& p, const SocketView& v) {
-            for (const LatencyRow& l : p.page.latencies)
-                if (v.in_page && l.fd == v.row.id.fd)
-                    histogram(out, name, socket_labels(p, v), receive ? l.receive : l.send);
-        });
+        for (const Process& p : processes) {
+            const LatencyByFd times = latency_by_fd(p);
+            for (const SocketView& v : p.sockets)
+                if (const auto l = times.find(v.row.id.fd); v.in_page && l != times.end())
+                    histogram(out, name, socket_labels(p, v),
+                              receive ? l->second->receive : l->second->send);
+        }
     }
     return out;
 }

@@ -213,18 +213,25 @@ svg text{font-size:11px;fill:#666}small{color:#666}h2{border-bottom:1px solid #c
 
 }  // namespace
 
-int run_record(const Selection& which, const std::string& file, double interval_s,
-               unsigned cycles) {
+int run_record(const Selection& which, const std::string& file, double interval_s, unsigned cycles,
+               bool wait) {
     std::ofstream out(file);
     if (!out) {
         say(fmt::format("{}: {}", file, std::strerror(errno)));
         return 1;
     }
+    using std::chrono::steady_clock;
+    const auto interval = std::chrono::duration_cast<steady_clock::duration>(
+        std::chrono::duration<double>(interval_s));
     unsigned looks = 0;
-    for (; cycles == 0 || looks < cycles; looks++) {
-        if (looks) std::this_thread::sleep_for(std::chrono::duration<double>(interval_s));
+    // An interval from look to look, however long a look takes; one that is late is made up for by none.
+    for (auto next = steady_clock::now(); cycles == 0 || looks < cycles;) {
+        std::this_thread::sleep_until(next);
+        next = std::max(next + interval, steady_clock::now());
         const auto processes = look_at_all(which, true, list_bit(SegmentKind::latencies));
+        if (processes.empty() && looks == 0 && wait) continue;
         if (processes.empty()) break;
+        looks++;
         const double now =
             std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch())
                 .count();

@@ -9,8 +9,9 @@
 namespace vma::stats {
 
 // Appends a line per interval: {"time": seconds since the epoch, "look": what --json prints}. cycles 0: until an interrupt or
-// until the last process has ended. Exit status.
-int run_record(const Selection& which, const std::string& file, double interval_s, unsigned cycles);
+// until the last process has ended. `wait`: the first look is the first that sees a process. Exit status.
+int run_record(const Selection& which, const std::string& file, double interval_s, unsigned cycles,
+               bool wait);
 // The web page of a recording. False and *why: not a recording, or with less than two looks.
 bool make_report(const std::string& recording, std::string* html, std::string* why);
 int run_report(const std::string& recording, const std::string& page);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "stats/pool_text.h"
 #include "stats/socket_text.h"
 #include "stats/views.h"
 
@@ -99,8 +100,6 @@ std::string ring_blocks(const RingRow& ring, size_t i, uint32_t drop_reasons) {
             "TCP connections:",
             fmt::format("{} / {} / {} / {} [open/half-open/time-wait/listeners]", n.tcp_connections,
                         n.tcp_half_open, n.tcp_time_wait, n.tcp_listeners));
-        out += row_of("TCP memory:", fmt::format("{} / {} [kilobytes/refused]", n.tcp_memory / 1024,
-                                                 n.tcp_refused));
     }
     for (unsigned k = 1; k < std::min<uint32_t>(drop_reasons, unsigned(DropReason::count)); k++)
         if (ring.drops[k])
@@ -108,12 +107,8 @@ std::string ring_blocks(const RingRow& ring, size_t i, uint32_t drop_reasons) {
                 row_of("Dropped:", fmt::format("{} {}: {}", ring.drops[k], drop_name(DropReason(k)),
                                                drop_help(DropReason(k))));
     out += kSocketSeparator;
-    out += fmt::format("\tBUFFER_POOL(RX)=[{}]\n", i);
-    out += row_of("Size:", n.pool_in_use + n.pool_free);
-    out += row_of("In use:", fmt::format("{} / {} [now/most]", n.pool_in_use, n.pool_high_water));
-    out += row_of("No buffers error:", n.pool_refused);
-    out += row_of("Memory:", fmt::format("{} / {} [kilobytes in use/limit]", n.arena_bytes / 1024,
-                                         n.arena_limit / 1024));
+    char pool[kPoolTextRoom];
+    out.append(pool, pool_text(pool, sizeof pool, i, n));
     return out + kSocketSeparator;
 }
 
@@ -193,7 +188,32 @@ std::string options(const Process& p) {
     return out;
 }
 
+std::string rules(const Process& p) {
+    std::string out = fmt::format("{:>5} {:>10}  {:<48} {}\n", "Line", "Matches", "Rule", "");
+    for (const RuleRow& r : p.page.rules)
+        out += fmt::format("{:>5} {:>10}  {:<48} {}\n", rule_line(r.line), r.matches,
+                           printable(r.text, sizeof r.text), rule_note(r));
+    return out;
+}
+
 }  // namespace
+
+std::string rule_line(uint32_t line) { return line ? std::to_string(line) : "-"; }
+
+std::string rule_note(const RuleRow& r) {
+    switch (r.use) {
+        case RuleUse::deciding:
+            return "";
+        case RuleUse::other_program:
+            return "for another program";
+        case RuleUse::other_transport:
+            return "never matches: sdp and sa are read and not served";
+        case RuleUse::covered:
+            return fmt::format("never matches: the rule in line {} takes it before",
+                               rule_line(r.covered_by));
+    }
+    return "?";
+}
 
 double polling_percent(uint64_t hit, uint64_t miss) {
     return hit + miss ? 100.0 * double(hit) / double(hit + miss) : 0.0;
@@ -239,6 +259,10 @@ std::string basic_rows(const Process& process, bool queues, double seconds) {
 
 std::string full_blocks(const Process& process, double seconds) {
     std::string out = kSocketSeparator;
+    std::map<int, std::string> groups;
+    for (const MembershipRow& m : process.page.memberships)
+        groups[m.fd] += fmt::format(" [{}]", address_text(m.group));
+    const LatencyByFd times = latency_by_fd(process);
     for (const SocketView& v : process.sockets) {
         if (!v.in_page) continue;
         SocketIdentity id = v.row.id;
@@ -246,12 +270,10 @@ std::string full_blocks(const Process& process, double seconds) {
         id.remote = to_address(v.remote);
         char text[kSocketTextRoom];
         out.append(text, socket_text(text, sizeof text, id, v.row.numbers, v.row.tcp));
-        std::string groups;
-        for (const MembershipRow& m : process.page.memberships)
-            if (m.fd == id.fd) groups += fmt::format(" [{}]", address_text(m.group));
-        if (!groups.empty()) out += "- Member of =" + groups + "\n";
-        for (const LatencyRow& l : process.page.latencies)
-            if (l.fd == id.fd) out += latency_line("Rx", l.receive) + latency_line("Tx", l.send);
+        if (const auto in = groups.find(id.fd); in != groups.end())
+            out += "- Member of =" + in->second + "\n";
+        if (const auto of = times.find(id.fd); of != times.end())
+            out += latency_line("Rx", of->second->receive) + latency_line("Tx", of->second->send);
         out += kSocketSeparator;
     }
     for (const WaitRow& w : process.page.waits)
@@ -287,6 +309,9 @@ std::string listing(const Process& process, SegmentKind kind) {
             break;
         case SegmentKind::options:
             out = options(process);
+            break;
+        case SegmentKind::rules:
+            out = rules(process);
             break;
         default:
             return "";

@@ -62,7 +62,13 @@ std::string short_time(uint64_t ns) {
                              : fmt::format("{}ms", ns / 1'000'000);
 }
 
-// The recent past of one thing, drawn with the eight blocks.
+// `value` as one of the eight blocks, the tallest for `most`; zero is blank.
+const char* block(double value, double most) {
+    static constexpr const char* kBlocks[] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+    return kBlocks[most > 0 && value > 0 ? 1 + size_t(7 * value / most) : 0];
+}
+
+// The recent past of one thing.
 class Spark {
   public:
     void add(double value) {
@@ -70,11 +76,9 @@ class Spark {
         if (values_.size() > kHistory) values_.pop_front();
     }
     std::string text() const {
-        static constexpr const char* kBlocks[] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
         const double most = values_.empty() ? 0 : *std::max_element(values_.begin(), values_.end());
         std::string out;
-        for (const double v : values_)
-            out += kBlocks[most > 0 && v > 0 ? 1 + size_t(7 * v / most) : 0];
+        for (const double v : values_) out += block(v, most);
         return out;
     }
 
@@ -88,12 +92,30 @@ struct Past {
     std::map<std::pair<uint32_t, size_t>, Spark> rings;
 };
 
-std::string latency_text(const Process& p, int fd) {
-    for (const LatencyRow& l : p.page.latencies)
-        if (l.fd == fd && l.receive.count())
-            return fmt::format("{}/{}", short_time(l.receive.percentile(0.5)),
-                               short_time(l.receive.percentile(0.99)));
-    return "-";
+std::string latency_text(const LatencyRow* l) {
+    if (l == nullptr || l->receive.count() == 0) return "-";
+    return fmt::format("{}/{}", short_time(l->receive.percentile(0.5)),
+                       short_time(l->receive.percentile(0.99)));
+}
+
+// "       read     1.0us ▁▃█▂ 15us", a block for each octave between the least and the longest time; "" without any.
+std::string histogram_text(const char* label, const Histogram& h) {
+    constexpr unsigned kOctave = 8, kOctaves = Histogram::kBuckets / kOctave;
+    double octaves[kOctaves] = {}, most = 0;
+    unsigned first = kOctaves, last = 0;
+    for (unsigned i = 0; i < Histogram::kBuckets; i++) {
+        if (h.n[i] == 0) continue;
+        double& octave = octaves[i / kOctave];
+        octave += double(h.n[i]);
+        most = std::max(most, octave);
+        first = std::min(first, i / kOctave);
+        last = i / kOctave;
+    }
+    if (first > last) return "";
+    std::string out =
+        fmt::format("       {} {:>8} ", label, short_time(h.floor_of(first * kOctave)));
+    for (unsigned i = first; i <= last; i++) out += block(octaves[i], most);
+    return out + " " + short_time(h.max) + "\n";
 }
 
 std::string rows_of(const Process& now, const Process& rates, double seconds, Past& past) {
@@ -102,8 +124,11 @@ std::string rows_of(const Process& now, const Process& rates, double seconds, Pa
         "  {:<4} {:<5} {:<10} {:<21} {:>8} {:>8} {:>8} {:>8} {:>6} {:>6} {:>8} {:>12} {}\n", "fd",
         "proto", "path", "peer", "rx pkt/s", "rx B/s", "tx pkt/s", "tx B/s", "retr/s", "poll%",
         "rtt", "read p50/p99", "bytes");
+    const LatencyByFd times = latency_by_fd(now);
     for (const SocketView& v : rates.sockets) {
         if (!v.in_page) continue;
+        const auto found = times.find(v.row.id.fd);
+        const LatencyRow* const l = found == times.end() ? nullptr : found->second;
         const SocketNumbers& n = v.row.numbers;
         const auto rate = [&](uint64_t count) { return seconds > 0 ? double(count) / seconds : 0; };
         const double bytes = rate(n.rx_bytes + n.tx_bytes + n.rx_os_bytes);
@@ -116,8 +141,9 @@ std::string rows_of(const Process& now, const Process& rates, double seconds, Pa
             short_number(rate(n.rx_bytes)), short_number(rate(n.tx_packets)),
             short_number(rate(n.tx_bytes)), short_number(rate(n.tx_retransmits)),
             polling_percent(n.poll_hit, n.poll_miss),
-            v.row.tcp.here ? short_time(uint64_t(v.row.tcp.rtt) * 1000) : "-",
-            latency_text(now, v.row.id.fd), spark.text());
+            v.row.tcp.here ? short_time(uint64_t(v.row.tcp.rtt) * 1000) : "-", latency_text(l),
+            spark.text());
+        if (l) out += histogram_text("read", l->receive) + histogram_text("send", l->send);
     }
     for (size_t i = 0; i < rates.page.rings.size(); i++) {
         const RingRow& ring = rates.page.rings[i];

@@ -4,6 +4,8 @@
 #include <netinet/in.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 
 #include "stats/fields.h"
 #include "stats/socket_text.h"
@@ -100,7 +102,7 @@ Process make_process(uint32_t pid, Snapshot page, const ProcessSockets& kernel) 
     Process p;
     p.pid = pid;
     p.page = std::move(page);
-    std::vector<uint64_t> seen;
+    std::set<uint64_t> seen;
     for (SocketRow row : p.page.sockets) {
         if (kernel.known && row.id.inode != 0) {
             const auto open = kernel.fds.find(row.id.inode);
@@ -109,12 +111,12 @@ Process make_process(uint32_t pid, Snapshot page, const ProcessSockets& kernel) 
             if (!std::binary_search(open->second.begin(), open->second.end(), row.id.fd))
                 row.id.fd = open->second.front();
         }
-        seen.push_back(row.id.inode);
+        seen.insert(row.id.inode);
         p.sockets.push_back(view_of(row, kernel));
     }
     for (const auto& [inode, fds] : kernel.fds) {
         const auto k = kernel.internet.find(inode);
-        if (k != kernel.internet.end() && std::find(seen.begin(), seen.end(), inode) == seen.end())
+        if (k != kernel.internet.end() && !seen.contains(inode))
             p.sockets.push_back(unseen(inode, fds.front(), k->second, p.page.header.descriptors));
     }
     std::stable_sort(
@@ -137,10 +139,12 @@ Process since_zero(Process process) {
 }
 
 Process since(Process now, const Process& before) {
+    std::map<uint64_t, const SocketNumbers*> by_cookie;
+    for (const SocketView& old : before.sockets)
+        if (old.in_page) by_cookie[old.row.id.cookie] = &old.row.numbers;
     for (SocketView& v : now.sockets)
-        for (const SocketView& old : before.sockets)
-            if (v.in_page && old.in_page && old.row.id.cookie == v.row.id.cookie)
-                v.row.numbers = difference(socket_fields(), v.row.numbers, old.row.numbers);
+        if (const auto old = by_cookie.find(v.row.id.cookie); v.in_page && old != by_cookie.end())
+            v.row.numbers = difference(socket_fields(), v.row.numbers, *old->second);
     for (size_t i = 0; i < std::min(now.page.rings.size(), before.page.rings.size()); i++)
         now.page.rings[i].numbers =
             difference(ring_fields(), now.page.rings[i].numbers, before.page.rings[i].numbers);
@@ -149,6 +153,12 @@ Process since(Process now, const Process& before) {
             if (old.id.kind == w.id.kind && old.id.fd == w.id.fd)
                 w.numbers = difference(wait_fields(), w.numbers, old.numbers);
     return now;
+}
+
+LatencyByFd latency_by_fd(const Process& process) {
+    LatencyByFd out;
+    for (const LatencyRow& l : process.page.latencies) out[l.fd] = &l;
+    return out;
 }
 
 std::string endpoint_text(const Endpoint& e) {

@@ -1,6 +1,7 @@
 // The views of vma_stats: one process's page and /proc joined (Process), and text made of it. Nothing is printed here.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,12 @@ std::string rings_text(const Process& process, uint64_t rings);
 double polling_percent(uint64_t hit, uint64_t miss);
 // "epoll[7]", "poll", "select".
 std::string wait_name(const WaitIdentity& id);
+
+// Line of a rule, "-": of none; and what is to be said about a rule that decides nothing, "" when it can.
+std::string rule_line(uint32_t line);
+std::string rule_note(const RuleRow& rule);
+using LatencyByFd = std::map<int, const LatencyRow*>;
+LatencyByFd latency_by_fd(const Process& process);
 
 // Views 1 and 2. `rates`: the numbers are differences; `queues`: with the columns of view 2. `seconds`: between the looks,
 // for the polling time of waits, 0: not known.

@@ -6,6 +6,8 @@
 
 #include <arpa/inet.h>
 
+#include <map>
+
 namespace vma {
 namespace {
 
@@ -422,6 +424,67 @@ TEST(RulesTable, PatternsRoundTrip) {
         ASSERT_TRUE(again.ok()) << d.rule->first.to_text();
         EXPECT_EQ(again.rules.decide(Role::tcp_server, at(m.address)).rule->first, d.rule->first);
     }
+}
+
+TEST(RulesReview, TellsWhatNeverMatches) {
+    const auto p = parse(
+        "use os tcp_server *:80\n"
+        "use vma tcp_server 10.0.0.0/8:80\n"     // 1 takes it
+        "use vma tcp_server 10.0.0.0/8:70-90\n"  // more ports than that
+        "use sdp tcp_server *:*\n"               // takes nothing
+        "use vma tcp_server *:*\n"
+        "use os tcp_client 10.1.0.0/16:*:*:1-9\n"
+        "use vma tcp_client 10.1.2.3:5:*:3\n"  // 6
+        "use vma tcp_client 10.1.2.3:5\n"      // any local side
+        "use vma udp_sender *:80\n"            // another list
+        "application-id other *\nuse os tcp_server *:80\n");
+    ASSERT_TRUE(p.ok());
+    std::map<uint32_t, std::pair<RuleUse, uint32_t>> seen;
+    for (const RuleReview& r : p.rules.review())
+        seen[r.rule->line] = {r.use, r.by ? r.by->line : 0};
+    const std::map<uint32_t, std::pair<RuleUse, uint32_t>> expected = {
+        {1, {RuleUse::deciding, 0}}, {2, {RuleUse::covered, 1}},
+        {3, {RuleUse::deciding, 0}}, {4, {RuleUse::other_transport, 0}},
+        {5, {RuleUse::deciding, 0}}, {6, {RuleUse::deciding, 0}},
+        {7, {RuleUse::covered, 6}},  {8, {RuleUse::deciding, 0}},
+        {9, {RuleUse::deciding, 0}}, {11, {RuleUse::other_program, 0}}};
+    EXPECT_EQ(seen, expected);
+}
+
+TEST(RulesReview, WhatCoversAPatternMatchesAllThatItMatches) {
+    std::vector<EndpointPattern> patterns;
+    for (const Match& m : kMatches)
+        for (const RuleReview& r :
+             parse(std::string("use os tcp_server ") + m.pattern).rules.review())
+            patterns.push_back(r.rule->first);
+    unsigned covered = 0;
+    for (const EndpointPattern& wide : patterns)
+        for (const EndpointPattern& narrow : patterns) {
+            if (!wide.covers(narrow)) continue;
+            covered++;
+            for (const Match& m : kMatches)
+                EXPECT_TRUE(!narrow.matches(at(m.address)) || wide.matches(at(m.address)))
+                    << wide.to_text() << " and " << narrow.to_text() << " at " << m.address;
+        }
+    EXPECT_GT(covered, patterns.size());  // each covers itself, and some others
+}
+
+TEST(RulesReview, CountsWhatEachRuleDecided) {
+    const auto p = parse("use os tcp_server *:80\nuse os tcp_server *:*\nuse os tcp_client *:*\n");
+    const auto counts = [&] {
+        std::vector<uint64_t> out;
+        for (const RuleReview& r : p.rules.review()) out.push_back(r.rule->matches.count());
+        return out;
+    };
+    p.rules.decide(Role::tcp_server, at("10.0.0.1:80"));
+    p.rules.decide(Role::tcp_server, at("10.0.0.1:81"));
+    p.rules.decide(Role::tcp_server, at("10.0.0.1:82"));
+    EXPECT_THAT(counts(), testing::ElementsAre(1, 2, 0));
+    EXPECT_EQ(p.rules.decide_early(IPPROTO_TCP), Transport::os);
+    EXPECT_THAT(counts(), testing::ElementsAre(1, 3, 1));
+    EXPECT_EQ(p.rules,
+              parse("use os tcp_server *:80\nuse os tcp_server *:*\nuse os tcp_client *:*\n").rules)
+        << "the counts are no part of the value";
 }
 
 }  // namespace

@@ -228,6 +228,23 @@ TEST_F(Publisher, WithdrawRemovesTheFileAndRowsComeBackInAnother) {
     EXPECT_TRUE(std::filesystem::is_empty(directory));
 }
 
+TEST_F(Publisher, APageThatIsCutShortIsMadeAnew) {
+    for (const off_t length : {0, 100, 8192 + 100}) {
+        RowHandle rows[2];
+        for (RowHandle& row : rows) set_socket(row, udp(1, Path::offloaded, Reason::none));
+        EXPECT_FALSE(was_lost());
+        ASSERT_EQ(truncate(path(self()).c_str(), length), 0);
+        for (RowHandle& row : rows) {
+            set_socket(row, udp(1, Path::offloaded, Reason::none));  // a SIGBUS, if it were stored
+            set_numbers(row, {});
+        }
+        EXPECT_TRUE(was_lost());
+        EXPECT_FALSE(was_lost());
+        EXPECT_EQ(read().sockets.size(), 2u) << length;
+        withdraw(false);
+    }
+}
+
 TEST_F(Publisher, ForkedChildMakesItsOwnPage) {
     RowHandle row;
     set_socket(row, udp(1, Path::offloaded, Reason::none));
@@ -295,7 +312,7 @@ TEST_F(Publisher, AStaleFileOfThisNumberIsReplaced) {
 }
 
 TEST_F(Publisher, WhatCannotBeMadeIsSaidOnceAndNothingElse) {
-    const auto once = [this](const char* what) {
+    const auto once = [](const char* what) {
         testing::internal::CaptureStderr();
         for (int fd = 0; fd < 3; fd++) {
             RowHandle row;

@@ -1,8 +1,10 @@
 // What viewers ask for: zeroes, listings, waiting places, words of their own; and a page whose viewer lies.
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <sys/socket.h>
 
 #include "page_fixture.h"
+#include "stats/pool_text.h"
 #include "stats/socket_text.h"
 
 namespace vma::stats {
@@ -137,6 +139,43 @@ TEST_F(Requests, ADetailOfAConnectionIsInItsText) {
         EXPECT_EQ(socket_text(small.data(), room, id, received(3), tcp), room);
         EXPECT_EQ(small[room], '#');
     }
+}
+
+TEST_F(Requests, MulticastAndThreadsAreInTheTextWhereTheyAreKnown) {
+    SocketIdentity id = udp(7, Path::offloaded, Reason::none);
+    char text[kSocketTextRoom];
+    const auto out = [&] {
+        return std::string(text, socket_text(text, sizeof text, id, received(3), {}));
+    };
+    EXPECT_THAT(out(), testing::HasSubstr("- UDP, Blocked, Offloaded, MC Loop Disabled\n"));
+    EXPECT_THAT(out(), testing::Not(testing::HasSubstr("Thread")));
+    id.multicast_loop = 1;
+    id.multicast_interface = htonl(0x0a010105);
+    id.rx_thread = 4411;
+    id.tx_thread = 17;
+    EXPECT_THAT(out(), testing::HasSubstr(
+                           "- UDP, Blocked, Offloaded, MC Loop Enabled , MC IF = [10.1.1.5]\n"));
+    EXPECT_THAT(out(), testing::HasSubstr("- Thread Id Rx:  4411, Tx:    17\n"));
+}
+
+TEST_F(Requests, TheMemoryOfARingIsInItsText) {
+    RingNumbers n;
+    n.pool_in_use = 3;
+    n.pool_free = 125;
+    n.pool_high_water = 40;
+    n.arena_bytes = 1u << 20;
+    EXPECT_FALSE(ran_short(n));
+    n.pool_refused = 2;
+    EXPECT_TRUE(ran_short(n));
+    char text[kPoolTextRoom];
+    const std::string out(text, pool_text(text, sizeof text, 1, n));
+    EXPECT_EQ(out,
+              "\tBUFFER_POOL(RX)=[1]\n"
+              "Size:                128\n"
+              "In use:              3 / 40 [now/most]\n"
+              "No buffers error:    2\n"
+              "Memory:              1024 / 0 [kilobytes in use/limit]\n"
+              "TCP memory:          0 / 0 / 0 [kilobytes/refused/times short]\n");
 }
 
 }  // namespace
