@@ -296,14 +296,15 @@ class Namespace:
             text = process.out if process else ""
             raise AssertionError(f"{self.name}: {protocol} port {port} is not bound after {timeout} s\n{text}")
 
-    def wait_served(self, port, process, timeout=10.0):
-        """Waits until a preloaded program's TCP listener is served by a ring: it is the kernel's until the program polls it."""
+    def wait_served(self, port, process, timeout=10.0, viewer=None):
+        """Waits until a preloaded program's TCP listener is served by a ring: it is the kernel's until the program polls it.
+        viewer: the command that is vma_stats, where not that of the build."""
         text = ""
 
         def served():
             nonlocal text
-            text = subprocess.run([binary("vma_stats"), "explain", "-p", str(process.pid)], capture_output=True, text=True,
-                                  timeout=10, check=False).stdout
+            text = subprocess.run([*(viewer or [binary("vma_stats")]), "explain", "-p", str(process.pid)], capture_output=True,
+                                  text=True, timeout=10, check=False).stdout
             return re.search(rf"tcp +\S+:{port} +-> \* +offloaded", text)
 
         if not eventually(served, timeout):

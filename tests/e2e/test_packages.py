@@ -1,0 +1,168 @@
+"""The Debian packages on a Debian that has nothing else: made of this tree, installed by apt with what they depend on into a root
+made by debootstrap, used from /usr between two network namespaces, purged without a trace. Downloads about 60 MB."""
+
+import glob
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
+import case
+import sockperf
+from netns import REPO, Net, library
+
+PACKAGES = ["libvma", "libvma-dev", "libvma-softhca", "libvma-utils", "vmad"]
+LIBRARIES = "usr/lib/x86_64-linux-gnu"
+PRELOAD = {"LD_PRELOAD": "libvma.so"}  # by its name: the loader finds it in the root's /usr
+# The mounts are those of the program's own mount namespace, so they end with it.
+ENTER = """set -e
+mount -t proc proc "$1/proc"
+for folder in sys dev; do mount --rbind "/$folder" "$1/$folder"; done
+exec chroot "$@"
+"""
+# What apt and dpkg write for themselves.
+NOT_COMPARED = ("proc", "sys", "dev", "packages", "var/cache", "var/log", "var/lib/apt", "var/lib/dpkg")
+LIMIT = 600  # seconds of one step
+TREE = os.path.dirname(os.path.dirname(library()))
+
+
+def do(*command):
+    """Runs a command of the machine; its output. AssertionError when it fails."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT,
+                          env={**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"})
+    if done.returncode != 0:
+        raise AssertionError(f"{' '.join(command)}: exit status {done.returncode}\n{done.stdout}")
+    return done.stdout
+
+
+class RootNet(Net):
+    """Two namespaces, and a folder that is removed with them."""
+
+    def __enter__(self):
+        self.root = tempfile.mkdtemp(prefix="vt-debian-", dir="/var/tmp")
+        self._folders = [self.root]
+        return super().__enter__()
+
+
+class Installed:
+    """A namespace whose programs are those of the root."""
+
+    def __init__(self, space, enter):
+        self._space, self._enter = space, enter
+        self.brokers = []
+
+    def __getattr__(self, name):
+        return getattr(self._space, name)
+
+    def start(self, argv, **options):
+        return self._space.start(argv, prefix=self._enter, **options)
+
+    def run(self, argv, **options):
+        return self._space.run(argv, prefix=self._enter, **options)
+
+    def wait_served(self, port, process):
+        self._space.wait_served(port, process, viewer=[*self._enter, "/usr/bin/vma_stats"])
+        programs = (os.readlink(f"/proc/{pid}/exe") for pid in self.pids())
+        self.brokers += [program for program in programs if program.endswith("/vmad")]
+
+
+class Packages(case.NetCase):
+    net_class = RootNet
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.root = cls.net.root
+        cls.enter = ["unshare", "--mount", "sh", "-c", ENTER, "sh", cls.root]
+        cls.made = cls.enterClassContext(tempfile.TemporaryDirectory(prefix="vt-packages-"))
+        do("cpack", "--config", f"{TREE}/CPackConfig.cmake", "-B", cls.made)
+        cls.debs = glob.glob(f"{cls.made}/*.deb")
+
+    def inside(self, *command):
+        return do(*self.enter, *command)
+
+    def files(self):
+        """Every file of the root with the state of each package."""
+        found = set()
+        for folder, folders, names in os.walk(self.root):
+            here = os.path.relpath(folder, self.root)
+            folders[:] = [name for name in folders if os.path.normpath(os.path.join(here, name)) not in NOT_COMPARED]
+            found.update(os.path.normpath(os.path.join(here, name)) for name in folders + names)
+        return found | set(self.inside("dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n").splitlines())
+
+    def test_lintian(self):
+        self.assertEqual(sorted(os.path.basename(deb).split("_")[0] for deb in self.debs), PACKAGES)
+        do("lintian", "--allow-root", "--fail-on", "error,warning", *self.debs)
+
+    def test_install_use_and_purge(self):
+        do("unshare", "--mount", "debootstrap", "--variant=minbase", "bookworm", self.root)
+        self.inside("apt-get", "-q", "update")
+        self.inside("apt-get", "-qy", "--no-install-recommends", "install", "sockperf")
+        before = self.files()
+        shutil.copytree(self.made, f"{self.root}/packages", ignore=lambda _, names: [n for n in names if n[-4:] != ".deb"])
+        self.inside("apt-get", "-qy", "--no-install-recommends", "install",
+                    *(f"/packages/{os.path.basename(deb)}" for deb in self.debs))
+        for protocol in ("tcp", "udp"):
+            with self.subTest(protocol=protocol):
+                self.ping_pong(protocol)
+        with self.subTest("devices"):
+            self.assertEqual(self.inside("env", f"LD_LIBRARY_PATH=/{LIBRARIES}/libvma-softhca", "ldd",
+                                         "/usr/bin/softhca_port").count("/libvma-softhca/libibverbs.so.1"), 1)
+        with self.subTest("development"):
+            self.build_a_program()
+        self.inside("apt-get", "-qy", "purge", "--auto-remove", *PACKAGES)
+        after = self.files()
+        self.assertEqual((sorted(after - before), sorted(before - after)), ([], []))
+
+    def ping_pong(self, protocol):
+        """Both ends from /usr, past the kernel; the server's broker is that of the package."""
+        client, server = (Installed(space, self.enter) for space in (self.a, self.b))
+        result = sockperf.run_pair(client, server, "pp", protocol, client_env=PRELOAD, server_env=PRELOAD)
+        self.assertEqual((result.client_rc, result.server_rc), (0, 0), result.text)
+        self.assertGreater(result.answers, 1000, result.text)
+        self.assertLess(result.kernel_in, case.SLACK, result.text)
+        self.assertLess(result.client_kernel_in, case.SLACK, result.text)
+        if protocol == "tcp":
+            self.assertEqual(server.brokers, [f"{self.root}/usr/sbin/vmad"], result.text)
+
+    def build_a_program(self):
+        """One that is linked with the library, by pkg-config and by CMake, out of the root."""
+        with open(f"{self.made}/main.c", "w") as f:
+            f.write("#include <mellanox/vma_extra.h>\nint main(void) { return vma_get_api() == NULL; }\n")
+        with open(f"{self.made}/CMakeLists.txt", "w") as f:
+            f.write("cmake_minimum_required(VERSION 3.25)\nproject(user C)\nfind_package(libvma 10 CONFIG REQUIRED)\n"
+                    "add_executable(by_cmake main.c)\ntarget_link_libraries(by_cmake libvma::vma)\n")
+        do("cmake", "-S", self.made, "-B", f"{self.made}/build", f"-Dlibvma_DIR={self.root}/{LIBRARIES}/cmake/libvma")
+        do("cmake", "--build", f"{self.made}/build")
+        words = do("env", f"PKG_CONFIG_SYSROOT_DIR={self.root}", f"PKG_CONFIG_LIBDIR={self.root}/{LIBRARIES}/pkgconfig",
+                        "pkg-config", "--cflags", "--libs", "libvma").split()
+        do("cc", f"{self.made}/main.c", "-o", f"{self.made}/by_pkg_config", *words)
+        for program in ("build/by_cmake", "by_pkg_config"):
+            with self.subTest(program=program):
+                shutil.copy(f"{self.made}/{program}", f"{self.root}/packages/program")
+                self.assertRegex(do("readelf", "-d", f"{self.made}/{program}"), re.escape("[libvma.so.10]"))
+                self.assert_ok(self.a.run(["/packages/program"], prefix=self.enter))  # it has got the table of functions
+
+
+class Rpm(unittest.TestCase):
+    def test_spec(self):
+        """%install and %files of the spec with the programs of this tree: each file is there, and none is in no package."""
+        with tempfile.TemporaryDirectory(prefix="vt-rpm-") as folder:
+            source = f"{folder}/BUILD/libvma-10.0.0"
+            os.makedirs(source)
+            shutil.copy(f"{REPO}/LICENSE", source)
+            defined = {"_topdir": folder, "_libdir": f"/{LIBRARIES}", "_sysconfdir": "/etc", "debug_package": "%{nil}",
+                       "cmake_install": f"DESTDIR=%{{buildroot}} cmake --install {TREE}"}
+            out = do("rpmbuild", "-bi", "--short-circuit", "--nodeps", *(f"--define={k} {v}" for k, v in defined.items()),
+                     f"{REPO}/packaging/libvma.spec")
+            self.assertEqual(sorted(re.findall(r"^Processing files: (.*)-10\.0\.0-1", out, re.M)),
+                             ["libvma", "libvma-devel", "libvma-softhca", "libvma-utils", "vmad"], out)
+            self.assertIn("Checking for unpackaged file(s)", out)
+
+
+if __name__ == "__main__":
+    case.main()
