@@ -87,13 +87,6 @@ std::string missing_capability_line(const CapabilityFacts& f) {
         f.interface, f.missing);
 }
 
-std::string pacing_line(int fd, uint64_t bytes_per_sec) {
-    return fmt::format(
-        "fd {}: SO_MAX_PACING_RATE {} bytes/s is not applied by rings to UDP: the socket is handed "
-        "back; the kernel paces it if its interface has the fq qdisc",
-        fd, bytes_per_sec);
-}
-
 void warn_no_daemon(const DaemonFacts& f, const LineSink& sink) {
     if (!f.asked_for) return;
     box(sink, {fmt::format("No daemon: this version has no vmad, and nothing is written to {}",

@@ -48,9 +48,6 @@ struct CapabilityFacts {
 };
 std::string missing_capability_line(const CapabilityFacts&);
 
-// The rings of this version pace TCP by the stack's own timers and UDP not at all: the socket is handed back.
-std::string pacing_line(int fd, uint64_t bytes_per_sec);
-
 struct DaemonFacts {
     std::string directory;   // VMA_VMAD_NOTIFY_DIR
     bool asked_for = false;  // the environment sets it

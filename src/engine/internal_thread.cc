@@ -6,6 +6,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <new>
@@ -52,9 +53,8 @@ bool g_said = false;                     // that there is none
 std::atomic<bool> g_stop{false};
 std::atomic<uint32_t> g_ended{0};
 std::atomic<int> g_tid{0};  // 0: there is no thread
-// When the thread will wake by itself; 0 while it is awake. A deadline this close to it does not deserve a wake-up.
+// When the thread will wake by itself; 0 while it is awake.
 std::atomic<int64_t> g_wakes_at{0};
-constexpr Duration kSlack = Duration::millis(4);
 thread_local bool t_internal = false;
 
 // What another thread wants done on this one. One at a time.
@@ -128,7 +128,7 @@ void turn(Instant& next_housekeeping) {
     const Instant look = now + (attendance.active ? kAttendEvery : kAttendIdle);
     Instant due = look < network_due ? look : network_due;
     for (Shard* shard : Runtime::shards())
-        if (shard->deadline() < due) due = shard->deadline();
+        due = std::min({due, shard->deadline(), shard->pacing_deadline()});
     unsigned armed = 0;
     bool pending = false;
     for (; armed < attendance.armed; armed++) {
@@ -146,7 +146,9 @@ void turn(Instant& next_housekeeping) {
         g_wakes_at.store(due.ns, std::memory_order_seq_cst);
         // A deadline set between the look above and the store did not poke: look again.
         bool earlier = false;
-        for (Shard* shard : Runtime::shards()) earlier |= shard->deadline() + kSlack < due;
+        for (Shard* shard : Runtime::shards())
+            earlier |=
+                shard->deadline() + InternalThread::kSlack < due || shard->pacing_deadline() < due;
         if (!earlier) sys::ppoll(fds, count, &ts);
         g_wakes_at.store(0, std::memory_order_relaxed);
     }
@@ -260,9 +262,9 @@ void InternalThread::poke() {
     sys::write(g_control.fd(), &one, sizeof one);
 }
 
-void InternalThread::wake_by(Instant at) {
+void InternalThread::wake_by(Instant at, Duration slack) {
     const int64_t wakes = g_wakes_at.load(std::memory_order_seq_cst);
-    if (wakes != 0 && at.ns + kSlack.ns < wakes && !t_internal) poke();
+    if (wakes != 0 && at + slack < Instant{wakes} && !t_internal) poke();
 }
 
 void InternalThread::stop() {

@@ -12,8 +12,10 @@ class InternalThread {
     // neighbours and requests of children would wait for the program's next call, which may never come.
     static bool start();
     static void poke();  // any thread; one write(2)
-    // Something is due at `at`: pokes the thread if it would sleep (much) longer than that.
-    static void wake_by(Instant at);
+    // A deadline of TCP that is so close to the time at which the thread wakes by itself does not deserve a wake-up.
+    static constexpr Duration kSlack = Duration::millis(4);
+    // Something is due at `at`: pokes the thread if it would sleep longer than `slack` beyond that.
+    static void wake_by(Instant at, Duration slack);
     // Has it run what(context), and waits. False: there is no thread, or it did not come to it within two seconds.
     static bool perform(void (*what)(void*), void* context);
     static int tid();    // 0: there is none, or it has only just been made

@@ -38,8 +38,10 @@ Shard* Shard::make(const Parts& parts) {
     void* memory = arena.allocate(sizeof(Shard), alignof(Shard));
     if (memory == nullptr) return nullptr;
     auto* shard = new (memory) Shard;
+    shard->pacing_ = arena.make<UdpPacing>(*shard, arena, *parts.pool);
     shard->tcp_ = arena.make<TcpEngine>(arena, *shard, IsnSecret{parts.secret, parts.secret2});
-    if (shard->tcp_ == nullptr) return nullptr;  // the caller gives the whole arena up
+    if (shard->tcp_ == nullptr || shard->pacing_ == nullptr)
+        return nullptr;  // the caller gives the whole arena up
     shard->root_ = arena.make<ArenaRoot>();
     if (shard->root_ == nullptr) return nullptr;
     shard->root_->layout = layout_identity();
@@ -128,6 +130,7 @@ unsigned Shard::poll() {
         if (sink_) sink_->udp_ready(*endpoint);
     if (tcp) tcp_->flush(now);
     if (tcp_->next_deadline() <= now) tcp_->run_deadlines(now);
+    if (pacing_->next() <= now) pacing_->run(now);
     return n;
 }
 
@@ -139,15 +142,21 @@ void Shard::drain() {
 
 void Shard::run_deadlines() {
     const Instant now = monotonic_now();
-    if (deadline() > now) return;
+    if (deadline() > now && pacing_deadline() > now) return;
     LeaseGuard guard(*lease_);
-    tcp_->run_deadlines(now);
+    if (pacing_->next() <= now) pacing_->run(now);
+    if (tcp_->next_deadline() <= now) tcp_->run_deadlines(now);
     deadline_ns_.store(tcp_->next_deadline().ns, std::memory_order_release);
+}
+
+void Shard::pacing_moved(Instant at) {
+    pacing_ns_.store(at.ns, std::memory_order_release);
+    if (!at.is_never()) InternalThread::wake_by(at, {});
 }
 
 void Shard::deadline_moved(Instant at) {
     deadline_ns_.store(at.ns, std::memory_order_release);
-    InternalThread::wake_by(at);
+    InternalThread::wake_by(at, InternalThread::kSlack);
 }
 
 void Shard::neighbors_changed() {

@@ -15,6 +15,7 @@
 #include "dev/ring.h"
 #include "engine/salvage.h"
 #include "engine/tcp_engine.h"
+#include "engine/udp_pacing.h"
 #include "pkt/pool.h"
 #include "stack/ip_id.h"
 #include "stack/udp_input.h"
@@ -27,6 +28,8 @@ namespace vma {
 class ReadySink {
   public:
     virtual void udp_ready(UdpEndpoint& endpoint) = 0;
+    virtual void udp_writable(
+        UdpEndpoint& endpoint) = 0;  // what it had queued by its rate has left
 
   protected:
     ~ReadySink() = default;
@@ -50,6 +53,7 @@ class Shard {
     PacketPool& pool() { return *pool_; }
     UdpStack& udp() { return *udp_; }
     TcpEngine& tcp() { return *tcp_; }
+    UdpPacing& pacing() { return *pacing_; }
     IpIdCounters& ip_ids() { return *ip_ids_; }
     const RingCaps& caps() const { return caps_; }
     const MacAddr& mac() const { return mac_; }
@@ -126,11 +130,17 @@ class Shard {
     void disarm();
     int wake_fd() const { return wake_fd_; }
 
-    // Earliest TCP deadline, as the internal thread sees it without the lease.
+    // Earliest TCP deadline and when the next paced frame leaves, as the internal thread sees them without the lease. The
+    // former may be seen to a little late.
     Instant deadline() const { return {deadline_ns_.load(std::memory_order_acquire)}; }
+    Instant pacing_deadline() const { return {pacing_ns_.load(std::memory_order_acquire)}; }
     void run_deadlines();             // takes the lease if something is due
     void deadline_moved(Instant at);  // [lease] the earliest deadline is now this one
-    void neighbors_changed();         // takes the lease
+    void pacing_moved(Instant at);    // [lease] the same for paced frames
+    void tell_writable(UdpEndpoint& endpoint) {
+        if (sink_) sink_->udp_writable(endpoint);
+    }
+    void neighbors_changed();  // takes the lease
 
     // Who looks after the ring, as the internal thread sees it. busy: the program polled within the last kBusyFor.
     enum class Attended : uint8_t { busy, by_sleeper, by_nobody };
@@ -170,6 +180,7 @@ class Shard {
     PacketPool* pool_ = nullptr;
     UdpStack* udp_ = nullptr;
     TcpEngine* tcp_ = nullptr;
+    UdpPacing* pacing_ = nullptr;
     IpIdCounters* ip_ids_ = nullptr;
     ArenaRoot* root_ = nullptr;
     void* records_ = nullptr;  // [lease] given back, singly linked
@@ -188,6 +199,7 @@ class Shard {
     uint64_t full_polls_ = 0;
     unsigned drained_max_ = 0;
     std::atomic<int64_t> deadline_ns_{Instant::never().ns};
+    std::atomic<int64_t> pacing_ns_{Instant::never().ns};
 };
 
 }  // namespace vma

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "broker/client.h"
 #include "sock/broker_link.h"
@@ -30,6 +31,9 @@ class Sink final : public ReadySink {
   public:
     void udp_ready(UdpEndpoint& endpoint) override {
         if (endpoint.owner) static_cast<UdpSocket*>(endpoint.owner)->ring_ready(endpoint);
+    }
+    void udp_writable(UdpEndpoint& endpoint) override {
+        if (endpoint.owner) static_cast<UdpSocket*>(endpoint.owner)->ring_writable();
     }
 };
 Sink g_sink;
@@ -158,6 +162,11 @@ void exec_prepare() {
             (void)socket.hand_back(Reason::exec);
     });
     if (!Runtime::shards().empty()) {
+        // What waits for its time in a process that ends leaves now.
+        for (Shard* shard : Runtime::shards()) {
+            LeaseGuard guard(shard->lease());
+            shard->pacing().flush_all(monotonic_now());
+        }
         tcp_orphans_to_kernel();
         tcp_drain_orphans(Duration::seconds(60));
     }

@@ -88,6 +88,7 @@ bool UdpSocket::hand_back(Reason why) {
     kernel_send_.store(true, std::memory_order_release);
     reason_.store(why, std::memory_order_relaxed);
     leave_shards();
+    flush_paced();
     publish_state();
     // Behind what waits in the twin already it would be out of order.
     pollfd twin{fd(), POLLIN, 0};

@@ -34,6 +34,7 @@ enum class Effect : uint8_t {
     segment,
     gro,
     cork,
+    pacing,
 };
 
 struct Row {
@@ -64,13 +65,6 @@ IpAddr group_of(int name, const void* value, socklen_t len) {
     }
     // ip_mreq, ip_mreqn, ip_mreq_source and ip_msfilter all begin with the group.
     return len >= 4 ? IpAddr::v4_bytes(value) : IpAddr::any_v4();
-}
-
-// SO_MAX_PACING_RATE: 4 or 8 bytes.
-uint64_t rate_of(const void* value, socklen_t len) {
-    uint64_t rate = 0;
-    if (len >= 4) std::memcpy(&rate, value, len >= 8 ? 8 : 4);
-    return rate;
 }
 
 }  // namespace
@@ -171,9 +165,10 @@ Outcome UdpSocket::set_option(int fd, int level, int name, const void* value, so
             cork_.store(option_number(value, len) != 0, std::memory_order_relaxed);
             if (option_number(value, len) == 0) corked_ = false;  // the twin has sent what waited
             break;
+        case Effect::pacing:
+            follow_pacing(fd);
+            break;
         case Effect::to_kernel:
-            if (level == SOL_SOCKET && name == SO_MAX_PACING_RATE)
-                vma_log(warning, "sock", "{}", pacing_line(fd, rate_of(value, len)));
             vma_log(
                 info, "sock",
                 "fd {}: socket option level {} name {} is the kernel's: the socket is handed back",

@@ -180,11 +180,12 @@ void UdpSocket::ring_ready(const UdpEndpoint& endpoint) {
 }
 
 uint32_t UdpSocket::poll_events() {
+    constexpr uint32_t kWritable = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
+    const uint32_t writable = is_writable() ? kWritable : 0;
     uint32_t events = 0;
     if (ring_ready_.load(std::memory_order_acquire)) events |= EPOLLIN | EPOLLRDNORM;
     const bool offloaded = state() == SocketState::offloaded;
-    if (offloaded && !kernel_news_.load(std::memory_order_acquire))
-        return events | EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
+    if (offloaded && !kernel_news_.load(std::memory_order_acquire)) return events | writable;
     // News of the twin are a hint: it may have been read meanwhile.
     pollfd twin{fd(), POLLIN | POLLRDNORM | POLLOUT | POLLWRNORM | POLLWRBAND | POLLPRI | POLLRDHUP,
                 0};
@@ -193,7 +194,7 @@ uint32_t UdpSocket::poll_events() {
     if (offloaded) {
         if (!(events & (EPOLLERR | EPOLLHUP | EPOLLRDHUP)) && !(twin.revents & POLLIN))
             kernel_news_.store(false, std::memory_order_release);
-        events |= EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
+        events = (events & ~kWritable) | writable;
     }
     return events;
 }

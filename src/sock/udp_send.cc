@@ -14,8 +14,6 @@
 namespace vma::sock {
 namespace {
 
-constexpr size_t kMostFragmentPieces = 64;  // iovecs of a datagram that is sent in fragments
-
 // Flags that only the kernel's send path understands.
 constexpr int kTwinSendFlags = MSG_MORE | MSG_OOB | MSG_DONTROUTE | MSG_ZEROCOPY;
 
@@ -175,18 +173,22 @@ Outcome UdpSocket::send_by_ring(const Destination& to, const msghdr* msg, size_t
     Shard& shard = *to.shard;
     uint8_t head[kUdpMaxHead];
     LeaseGuard guard(shard.lease());
-    UdpEndpoint* endpoint = nullptr;
-    if (remote_.port != 0) {
-        Presence* presence = presence_in(shard);
-        if (presence) endpoint = presence->endpoint;
-    }
+    const bool paced = pacing_rate_.load(std::memory_order_relaxed) != 0;
+    Presence* const presence = remote_.port != 0 || paced ? presence_in(shard) : nullptr;
+    UdpEndpoint* const endpoint = remote_.port != 0 && presence ? presence->endpoint : nullptr;
+    PacedFlow* const flow = paced && presence ? paced_flow(*presence) : nullptr;
+    if (paced && flow == nullptr) return Outcome::error(ENOMEM);
     const uint16_t id = choose_ip_id(endpoint ? &endpoint->ip_id : nullptr, to.df_strict,
                                      shard.ip_ids(), to.head.src(), to.head.dst(), IPPROTO_UDP,
                                      endpoint ? Instant{} : monotonic_now());
     const std::span<const iovec> payload{msg->msg_iov, msg->msg_iovlen};
     if (segment == 0 && length > to.max_payload) {
         if (dummy) return Outcome::error(EMSGSIZE);
-        const int error = send_fragments(to, payload, uint32_t(length), id);
+        const int error = send_fragments(to, payload, uint32_t(length), id, flow);
+        return error ? Outcome::error(error) : Outcome::value(long(length));
+    }
+    if (segment != 0 && flow && !dummy) {
+        const int error = send_apart(to, payload, uint32_t(length), segment, id, *flow);
         return error ? Outcome::error(error) : Outcome::value(long(length));
     }
     const bool offload = shard.caps().tx_checksum && !to.head.no_checksum();
@@ -205,24 +207,24 @@ Outcome UdpSocket::send_by_ring(const Destination& to, const msghdr* msg, size_t
         frame.gso = Gso::udp_l4;
         frame.gso_size = segment;
     }
-    const int error = dummy ? 0 : shard.send(frame);
+    const int error = dummy ? 0 : send_frame(shard, flow, frame);
     if (error) return Outcome::error(error);
     return Outcome::value(long(length));
 }
 
 // Under the lease of to.shard. 0, or the errno of the fragment that was refused: the others are of no use then, and age.
 int UdpSocket::send_fragments(const Destination& to, std::span<const iovec> payload,
-                              uint32_t length, uint16_t id) {
+                              uint32_t length, uint16_t id, PacedFlow* flow) {
     UdpFragmenter fragments(to.head, payload, length, to.max_payload + kIpv4Size + kUdpSize, id);
     uint8_t head[kUdpMaxHead];
-    iovec pieces[kMostFragmentPieces];
+    iovec pieces[kMostPieces];
     while (const auto fragment = fragments.next(head, pieces)) {
         TxFrame frame;
         frame.head = {head, fragment->head_size};
         frame.payload = pieces;
         frame.payload_count = uint16_t(fragment->piece_count);
         frame.payload_len = fragment->payload_len;
-        if (const int error = to.shard->send(frame)) return error;
+        if (const int error = send_frame(*to.shard, flow, frame)) return error;
     }
     return 0;
 }
@@ -273,11 +275,15 @@ Outcome UdpSocket::send(int fd, const msghdr* msg, int flags, SendCall) {
         return send_by_twin(fd, msg, flags);
     // Not to be cut, or not where and how it is asked for: then the kernel says so, or does it.
     if (length <= segment && segment <= d.max_payload && !d.head.no_checksum()) segment = 0;
-    if (segment != 0 && !can_cut(d, length, segment)) return send_by_twin(fd, msg, flags);
+    if (segment != 0 && (!can_cut(d, length, segment) || msg->msg_iovlen > kMostPieces))
+        return send_by_twin(fd, msg, flags);
     // In fragments, unless the program forbids it or there is too much: then the kernel says so.
     if (segment == 0 && length > d.max_payload &&
-        (!d.may_fragment || length > kUdpMaxPayload4 || msg->msg_iovlen > kMostFragmentPieces))
+        (!d.may_fragment || length > kUdpMaxPayload4 || msg->msg_iovlen > kMostPieces))
         return send_by_twin(fd, msg, flags);
+    if (Outcome refused; pacing_rate_.load(std::memory_order_relaxed) != 0 && !dummy &&
+                         !wait_for_room(fd, *d.shard, flags, &refused)) [[unlikely]]
+        return refused;
     const Outcome sent = send_by_ring(d, msg, length, segment, dummy);
     if (dummy) {
         if (sent.kind == Outcome::Kind::value) SocketCounters::add(counters.tx_dummy, 1);

@@ -341,6 +341,7 @@ void UdpSocket::decide_receive(int fd) {
             handed_back_.store(true, std::memory_order_release);
             kernel_send_.store(true, std::memory_order_release);
             leave_shards();
+            flush_paced();
             finish_hand_back_if_drained();
         } else {
             become_kernel(why);
@@ -375,6 +376,8 @@ void UdpSocket::teardown() {
     const unsigned count = presence_count_.load(std::memory_order_relaxed);
     for (unsigned i = 0; i < count; i++) {
         LeaseGuard lease(presences_[i].shard->lease());
+        if (PacedFlow* const flow = paced_[i].exchange(nullptr))
+            presences_[i].shard->pacing().close(*flow);
         presences_[i].shard->free_udp(presences_[i].endpoint);
     }
     presence_count_.store(0, std::memory_order_relaxed);

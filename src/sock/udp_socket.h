@@ -59,6 +59,7 @@ class UdpSocket final : public Socket {
     void forget_locks_in_child() override;
     void become_twin_in_child() override;
 
+    void ring_writable() { watch.notify(EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND); }
     void ring_ready(
         const UdpEndpoint& endpoint);  // [lease of its shard] something was queued in it
 
@@ -77,6 +78,7 @@ class UdpSocket final : public Socket {
   private:
     static constexpr unsigned kMaxPresence = 8;
     static constexpr unsigned kMaxKeys = 64;
+    static constexpr size_t kMostPieces = 64;  // iovecs of what is cut into several frames
     // Destinations that are kept: kWays of each set, by a hash of the address and port.
     static constexpr unsigned kWays = 4, kDestinations = 8 * kWays;
     friend class UdpReceive;
@@ -178,7 +180,24 @@ class UdpSocket final : public Socket {
                          bool dummy);
     static bool can_cut(const Destination& to, size_t length, uint16_t segment);
     int send_fragments(const Destination& to, std::span<const iovec> payload, uint32_t length,
-                       uint16_t id);
+                       uint16_t id, PacedFlow* flow);
+    int send_apart(const Destination& to, std::span<const iovec> payload, uint32_t length,
+                   uint16_t segment, uint16_t id, PacedFlow& flow);
+
+    // udp_pacing.cc: SO_MAX_PACING_RATE.
+    friend class UdpRoom;
+    void follow_pacing(int fd);
+    // [lease of its shard] Null: no memory.
+    PacedFlow* paced_flow(Presence& presence);
+    std::atomic<PacedFlow*>& paced_of(const Presence& presence) {
+        return paced_[size_t(&presence - presences_.data())];
+    }
+    static int send_frame(Shard& shard, PacedFlow* flow, const TxFrame& frame);
+    bool has_room(Shard& shard);
+    // Waits, if the call may, until there is room for a datagram. False: *refused is the answer.
+    bool wait_for_room(int fd, Shard& shard, int flags, Outcome* refused);
+    bool is_writable() const;
+    void flush_paced();
     int take_twin_error(int fd);
 
     NetSpace* space_ = nullptr;
@@ -193,8 +212,10 @@ class UdpSocket final : public Socket {
     std::atomic<bool> multicast_loop_{true};   // IP_MULTICAST_LOOP
     // Bound and undecided: what it will be kernel for.
     Reason waits_because_ = Reason::reuseport_shared;
-    bool corked_ = false;            // a MSG_MORE datagram waits in the twin
-    std::atomic<bool> cork_{false};  // UDP_CORK: the twin puts datagrams together
+    bool corked_ = false;                   // a MSG_MORE datagram waits in the twin
+    std::atomic<uint64_t> pacing_rate_{0};  // bytes per second; 0: as fast as may be
+    std::atomic<uint32_t> send_buffer_{0};  // SO_SNDBUF as the twin has it, while there is a rate
+    std::atomic<bool> cork_{false};         // UDP_CORK: the twin puts datagrams together
     std::atomic<uint16_t> segment_{
         0};  // UDP_SEGMENT: sends are cut into datagrams of so many bytes; 0: they are not
     std::atomic<uint32_t> wanted_{0};              // UdpControl bits
@@ -210,6 +231,8 @@ class UdpSocket final : public Socket {
     std::atomic<int> untold_error_{0};    // of the twin, that a look at it took
 
     std::array<Presence, kMaxPresence> presences_;
+    // Of each presence what it sends by its rate, from the first such send on.
+    std::array<std::atomic<PacedFlow*>, kMaxPresence> paced_{};
     std::atomic<unsigned> presence_count_{0};
     std::array<Steered, kMaxKeys> steered_;
     unsigned steered_count_ = 0;

@@ -101,9 +101,30 @@ Result<UdpHead> emit_udp_datagram(const UdpTemplate& t, UdpChecksum mode,
     return head;
 }
 
+Result<uint32_t> PayloadCursor::take(uint32_t bytes, std::span<iovec> out) {
+    size_t piece = piece_, at = offset_;
+    uint32_t count = 0;
+    for (uint32_t left = bytes; left > 0;) {
+        if (piece == payload_.size()) return Errno{EINVAL};
+        if (at == payload_[piece].iov_len) {
+            piece++;
+            at = 0;
+            continue;
+        }
+        if (count == out.size()) return Errno{ENOBUFS};
+        const size_t n = std::min<size_t>(left, payload_[piece].iov_len - at);
+        out[count++] = {static_cast<uint8_t*>(payload_[piece].iov_base) + at, n};
+        at += n;
+        left -= uint32_t(n);
+    }
+    piece_ = piece;
+    offset_ = at;
+    return count;
+}
+
 UdpFragmenter::UdpFragmenter(const UdpTemplate& tmpl, std::span<const iovec> payload,
                              uint32_t payload_len, uint32_t mtu, uint16_t id)
-    : tmpl_(tmpl), payload_(payload), payload_len_(payload_len), id_(id) {
+    : tmpl_(tmpl), payload_(payload), payload_len_(payload_len), rest_(payload), id_(id) {
     const uint32_t room = std::clamp<uint32_t>(mtu, 68, kIpv4MaxPacket) - kIpv4Size;
     per_fragment_ = room & ~7u;
     const uint32_t total = payload_len + kUdpSize;
@@ -124,28 +145,15 @@ Result<UdpFragment> UdpFragmenter::next(ByteSpan head, std::span<iovec> pieces) 
     UdpFragment f;
     f.payload_len = last ? payload_len_ - sent_ : room;
 
-    size_t iov = iov_, at = iov_offset_;
-    for (uint32_t left = f.payload_len; left > 0;) {
-        if (iov == payload_.size()) return Errno{EINVAL};
-        if (at == payload_[iov].iov_len) {
-            iov++;
-            at = 0;
-            continue;
-        }
-        if (f.piece_count == pieces.size()) return Errno{ENOBUFS};
-        const size_t n = std::min<size_t>(left, payload_[iov].iov_len - at);
-        pieces[f.piece_count++] = {static_cast<uint8_t*>(payload_[iov].iov_base) + at, n};
-        at += n;
-        left -= uint32_t(n);
-    }
+    const auto taken = rest_.take(f.payload_len, pieces);
+    if (!taken) return Errno{taken.error()};
+    f.piece_count = *taken;
     const uint16_t frag = uint16_t((last ? 0 : kMoreFragments) | offset / 8);
     f.head_size = write_ipv4(tmpl_, kIpv4Size + header + f.payload_len, id_, frag, head);
     if (k_ == 0) {
         write_udp_complete(tmpl_, payload_, payload_len_, head.data() + f.head_size);
         f.head_size += kUdpSize;
     }
-    iov_ = iov;
-    iov_offset_ = at;
     sent_ += f.payload_len;
     k_++;
     return f;

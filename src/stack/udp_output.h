@@ -76,6 +76,19 @@ Result<UdpHead> emit_udp_datagram(const UdpTemplate& tmpl, UdpChecksum mode,
                                   std::span<const iovec> payload, uint32_t payload_len, uint16_t id,
                                   ByteSpan out);
 
+// Walks over a payload, piece by piece.
+class PayloadCursor {
+  public:
+    explicit PayloadCursor(std::span<const iovec> payload) : payload_(payload) {}
+    // The next `bytes` as slices in `out`; how many. EINVAL: the payload holds less. ENOBUFS: `out` is too small. The position
+    // then stays.
+    Result<uint32_t> take(uint32_t bytes, std::span<iovec> out);
+
+  private:
+    std::span<const iovec> payload_;
+    size_t piece_ = 0, offset_ = 0;
+};
+
 // Cuts a datagram larger than the MTU into IPv4 fragments (RFC 791 section 3.2). DF is cleared, the UDP checksum is
 // always complete (devices cannot sum what is not in one frame), every fragment but the last is as long as the MTU allows.
 struct UdpFragment {
@@ -109,8 +122,7 @@ class UdpFragmenter {
     uint32_t count_;
     uint32_t k_ = 0;
     uint32_t sent_ = 0;  // payload bytes in the fragments so far
-    size_t iov_ = 0;     // position of the next byte: iovec and offset in it
-    size_t iov_offset_ = 0;
+    PayloadCursor rest_;
     uint16_t id_;
 };
 

@@ -3,7 +3,7 @@
   udp NAME [IP PORT]    a datagram socket, bound if told where; answers "NAME FD"
   send NAME IP PORT     one datagram; answers "sent NAME"
   join NAME GROUP IP    IP_ADD_MEMBERSHIP on the interface that has IP; answers "joined NAME"
-  rate NAME N           SO_MAX_PACING_RATE; answers "rated NAME"
+  dontroute NAME        SO_DONTROUTE, which is only the kernel's; answers "unrouted NAME"
   chdir DIR             answers "chdir"
 
 First it prints "ready PID". A call that fails is answered "failed ERRNO-NAME". It ends at the end of standard input.
@@ -15,7 +15,6 @@ import socket
 import struct
 import sys
 
-SO_MAX_PACING_RATE = 47
 sockets = {}
 
 
@@ -33,9 +32,9 @@ def obey(command, args):
         mreq = struct.pack("=4s4s", socket.inet_aton(args[1]), socket.inet_aton(args[2]))
         sockets[args[0]].setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, mreq)
         return f"joined {args[0]}"
-    if command == "rate":
-        sockets[args[0]].setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, int(args[1]))
-        return f"rated {args[0]}"
+    if command == "dontroute":
+        sockets[args[0]].setsockopt(socket.SOL_SOCKET, socket.SO_DONTROUTE, 1)
+        return f"unrouted {args[0]}"
     os.chdir(args[0])
     return "chdir"
 

@@ -1,0 +1,150 @@
+#include "engine/udp_pacing.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+#include "engine/shard.h"
+
+namespace vma {
+namespace {
+
+// PacketBuf::scratch of a frame that waits.
+struct WaitingFrame {
+    uint32_t head_size;
+    uint32_t charge;
+    uint16_t csum_start, csum_offset;
+};
+
+bool is_full(int error) { return error == EAGAIN || error == ENOBUFS; }
+
+}  // namespace
+
+Instant PacedFlow::due() const {
+    const PacketBuf* const first = const_cast<PacketQueue&>(queue_).front();
+    return first ? std::max(pacer_.due(first->len), refused_until_) : Instant::never();
+}
+
+PacedFlow* UdpPacing::open(UdpEndpoint& endpoint) {
+    auto* flow = arena_.make<PacedFlow>();
+    if (flow) flow->endpoint_ = &endpoint;
+    return flow;
+}
+
+void UdpPacing::set(PacedFlow& flow, uint64_t rate, uint32_t limit, Instant now) {
+    flow.limit_.store(limit, std::memory_order_relaxed);
+    if (rate != flow.pacer_.rate())
+        flow.pacer_.set_rate(rate, shard_.caps().mtu + uint32_t(kEthernetSize));
+    run(now);
+}
+
+void UdpPacing::close(PacedFlow& flow) {
+    flow.endpoint_ = nullptr;
+    if (flow.queue_.empty()) forget(flow);
+}
+
+void UdpPacing::forget(PacedFlow& flow) {
+    flow.hook_.unlink();
+    arena_.destroy(&flow);
+}
+
+int UdpPacing::send(PacedFlow& flow, const TxFrame& frame, Instant now) {
+    const auto bytes = uint32_t(frame.head.size() + frame.payload_len);
+    if (flow.queue_.empty() && flow.pacer_.due(bytes) <= now) {
+        const int error = shard_.send(frame);
+        if (error == 0) flow.pacer_.sent(bytes, now);
+        if (!is_full(error)) return error;
+        flow.refused_until_ = now + kRetry;
+    }
+    Packet copy = pool_.take(bytes);
+    if (!copy) return ENOBUFS;
+    uint8_t* at = copy->data;
+    std::memcpy(at, frame.head.data(), frame.head.size());
+    at += frame.head.size();
+    for (unsigned i = 0; i < frame.payload_count; i++) {
+        const iovec& piece = frame.payload[i];
+        if (piece.iov_len) std::memcpy(at, piece.iov_base, piece.iov_len);
+        at += piece.iov_len;
+    }
+    copy->len = bytes;
+    const auto* waiting = new (copy->scratch) WaitingFrame{
+        uint32_t(frame.head.size()), udp_charge(bytes), frame.csum_start, frame.csum_offset};
+    flow.charged_.store(flow.charged() + waiting->charge, std::memory_order_relaxed);
+    if (flow.queue_.empty()) waiting_.push_back(flow);
+    flow.queue_.push_back(*copy.detach());
+    if (flow.due() < next_) {
+        next_ = flow.due();
+        shard_.pacing_moved(next_);
+    }
+    return 0;
+}
+
+int UdpPacing::put(const PacketBuf& waiting) {
+    const auto& w = const_cast<PacketBuf&>(waiting).as<WaitingFrame>();
+    const iovec payload{waiting.data + w.head_size, waiting.len - w.head_size};
+    TxFrame frame;
+    frame.head = {waiting.data, w.head_size};
+    frame.payload = &payload;
+    frame.payload_count = 1;
+    frame.payload_len = uint32_t(payload.iov_len);
+    frame.csum_start = w.csum_start;
+    frame.csum_offset = w.csum_offset;
+    return shard_.send(frame);
+}
+
+// The first frame leaves; false: the device is full. One that it refuses for another reason is lost, as in a queue of the
+// kernel's.
+bool UdpPacing::release_first(PacedFlow& flow, Instant now) {
+    PacketBuf& first = *flow.queue_.front();
+    if (is_full(put(first))) return false;
+    flow.pacer_.sent(first.len, now);
+    const bool was_writable = flow.is_writable();
+    flow.charged_.store(flow.charged() - first.as<WaitingFrame>().charge,
+                        std::memory_order_relaxed);
+    flow.queue_.pop_front();
+    release_packet(&first);
+    if (!was_writable && flow.is_writable() && flow.endpoint_)
+        shard_.tell_writable(*flow.endpoint_);
+    return true;
+}
+
+void UdpPacing::release_due(PacedFlow& flow, Instant now) {
+    while (flow.due() <= now)
+        if (!release_first(flow, now)) flow.refused_until_ = now + kRetry;
+}
+
+void UdpPacing::run(Instant now) {
+    for (PacedFlow* flow = waiting_.front(); flow;) {
+        PacedFlow* const following = waiting_.next(*flow);
+        release_due(*flow, now);
+        if (flow->queue_.empty()) {
+            flow->hook_.unlink();
+            if (flow->endpoint_ == nullptr) forget(*flow);
+        }
+        flow = following;
+    }
+    update_next();
+}
+
+void UdpPacing::update_next() {
+    Instant next = Instant::never();
+    for (PacedFlow* flow = waiting_.front(); flow; flow = waiting_.next(*flow))
+        next = std::min(next, flow->due());
+    if (next == next_) return;
+    next_ = next;
+    shard_.pacing_moved(next_);
+}
+
+void UdpPacing::flush(PacedFlow& flow, Instant now) {
+    flow.pacer_.set_rate(0, 0);
+    run(now);
+}
+
+void UdpPacing::flush_all(Instant now) {
+    for (PacedFlow* flow = waiting_.front(); flow; flow = waiting_.next(*flow))
+        flow->pacer_.set_rate(0, 0);
+    run(now);
+}
+
+}  // namespace vma

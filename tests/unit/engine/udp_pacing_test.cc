@@ -1,0 +1,175 @@
+// UdpPacing: what leaves at once, what waits, who is told, what becomes of it when the socket goes. Virtual time.
+#include "engine/udp_pacing.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "base/own_fd.h"
+#include "engine/shard.h"
+#include "support/quiet_ring.h"
+
+namespace vma {
+namespace {
+
+// Keeps the first byte of the payload and the size of what is sent; refuses while it is full.
+class KeepingRing final : public QuietRing {
+  public:
+    unsigned send(std::span<const TxFrame> frames, int* why) override {
+        if (error) {
+            *why = error;
+            return 0;
+        }
+        for (const TxFrame& f : frames) {
+            sent.push_back(static_cast<const uint8_t*>(f.payload[0].iov_base)[0]);
+            bytes += f.head.size() + f.payload_len;
+            EXPECT_EQ(f.head.size(), 42u);
+            EXPECT_EQ(f.csum_start, 34u);
+        }
+        return unsigned(frames.size());
+    }
+    std::vector<uint8_t> sent;
+    uint64_t bytes = 0;
+    int error = 0;
+};
+
+class Told final : public ReadySink {
+  public:
+    void udp_ready(UdpEndpoint&) override {}
+    void udp_writable(UdpEndpoint&) override { writable++; }
+    unsigned writable = 0;
+};
+
+class UdpPacingTest : public testing::Test {
+  protected:
+    static constexpr uint32_t kFrame = 1042;
+    static constexpr uint32_t kRate =
+        1'042'000;  // a frame in a millisecond; the bucket holds two of 1514
+
+    void SetUp() override {
+        auto arena = Arena::create(Arena::kDefaultReserve, &memory_);
+        ASSERT_TRUE(arena.ok());
+        pool_ = (*arena)->make<PacketPool>(**arena, PoolLimits{});
+        ring_ = new KeepingRing;
+        Shard::Parts parts;
+        parts.arena = *arena;
+        parts.pool = pool_;
+        parts.ring = ring_;
+        parts.secret = 1;
+        shard_ = Shard::make(parts);
+        ASSERT_NE(shard_, nullptr);
+        Shard::set_sink(&told_);
+        endpoint_ = shard_->make_udp({IpAddr::any_v4(), 7777});
+        flow_ = pacing().open(*endpoint_);
+        ASSERT_NE(flow_, nullptr);
+        pacing().set(*flow_, kRate, 20 * udp_charge(kFrame), now_);
+    }
+    void TearDown() override {
+        EXPECT_EQ(pool_->counters().in_use, 0u);
+        Shard::set_sink(nullptr);
+        shard_->close_ring();
+    }
+    UdpPacing& pacing() { return shard_->pacing(); }
+    int send(uint8_t number) {
+        uint8_t head[42] = {}, payload[1000] = {number};
+        iovec piece{payload, sizeof payload};
+        TxFrame frame;
+        frame.head = {head, sizeof head};
+        frame.payload = &piece;
+        frame.payload_count = 1;
+        frame.payload_len = sizeof payload;
+        frame.csum_start = 34;
+        frame.csum_offset = 6;
+        return pacing().send(*flow_, frame, now_);
+    }
+    void pass(Duration d) {
+        for (const Instant end = now_ + d; pacing().next() <= end; pacing().run(now_))
+            now_ = std::max(now_, pacing().next());
+    }
+
+    OwnFd memory_;
+    PacketPool* pool_ = nullptr;
+    KeepingRing* ring_ = nullptr;
+    Shard* shard_ = nullptr;
+    UdpEndpoint* endpoint_ = nullptr;
+    PacedFlow* flow_ = nullptr;
+    Told told_;
+    Instant now_{1'000'000'000};
+};
+
+TEST_F(UdpPacingTest, InOrderAndInTime) {
+    for (uint8_t i = 0; i < 10; i++) ASSERT_EQ(send(i), 0);
+    EXPECT_EQ(ring_->sent.size(), 2u);
+    EXPECT_EQ(shard_->pacing_deadline(), pacing().next());
+    const Instant begun = now_;
+    while (!pacing().next().is_never()) {
+        now_ = pacing().next();
+        pacing().run(now_);
+        // The bucket: two frames of 1514 at the start.
+        EXPECT_LE(double(ring_->bytes), 3028 + kRate * double((now_ - begun).ns) / 1e9 + 1);
+    }
+    EXPECT_EQ(ring_->sent, (std::vector<uint8_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
+    EXPECT_GE((now_ - begun).ns, Duration::millis(7).ns);
+    EXPECT_TRUE(shard_->pacing_deadline().is_never());
+}
+
+TEST_F(UdpPacingTest, RoomAndReadiness) {
+    unsigned taken = 0;
+    for (; flow_->has_room(); taken++) ASSERT_EQ(send(uint8_t(taken)), 0);
+    EXPECT_EQ(taken, 22u);
+    EXPECT_FALSE(flow_->is_writable());
+    pass(Duration::millis(5));
+    EXPECT_TRUE(flow_->has_room());
+    EXPECT_FALSE(flow_->is_writable());
+    EXPECT_EQ(told_.writable, 0u);
+    pass(Duration::millis(100));
+    EXPECT_TRUE(flow_->is_writable());
+    EXPECT_EQ(told_.writable, 1u);
+    EXPECT_EQ(ring_->sent.size(), taken);
+}
+
+TEST_F(UdpPacingTest, AClosedSocketsFramesLeaveInTheirTime) {
+    for (uint8_t i = 0; i < 6; i++) ASSERT_EQ(send(i), 0);
+    pacing().close(*flow_);
+    EXPECT_EQ(ring_->sent.size(), 2u);
+    pass(Duration::millis(100));
+    EXPECT_EQ(ring_->sent.size(), 6u);
+    EXPECT_EQ(told_.writable, 0u);
+}
+
+TEST_F(UdpPacingTest, FlushedAtOnce) {
+    for (uint8_t i = 0; i < 6; i++) ASSERT_EQ(send(i), 0);
+    pacing().flush(*flow_, now_);
+    EXPECT_EQ(ring_->sent, (std::vector<uint8_t>{0, 1, 2, 3, 4, 5}));
+    EXPECT_TRUE(pacing().next().is_never());
+}
+
+TEST_F(UdpPacingTest, AFullDeviceIsAskedAgain) {
+    ring_->error = ENOBUFS;
+    for (uint8_t i = 0; i < 3; i++) ASSERT_EQ(send(i), 0);
+    pacing().run(now_);
+    EXPECT_TRUE(ring_->sent.empty());
+    EXPECT_GT(pacing().next(), now_);
+    EXPECT_LE(pacing().next(), now_ + Duration::millis(1));
+    ring_->error = 0;
+    pass(Duration::millis(100));
+    EXPECT_EQ(ring_->sent, (std::vector<uint8_t>{0, 1, 2}));
+    // What it refuses for good is lost, and does not stop the others.
+    for (uint8_t i = 3; i < 6; i++) ASSERT_EQ(send(i), 0);
+    ring_->error = ENETDOWN;
+    pass(Duration::millis(2));
+    ring_->error = 0;
+    pass(Duration::millis(100));
+    EXPECT_TRUE(pacing().next().is_never());
+}
+
+TEST_F(UdpPacingTest, AnotherRate) {
+    for (uint8_t i = 0; i < 20; i++) ASSERT_EQ(send(i), 0);
+    EXPECT_EQ(ring_->sent.size(), 2u);
+    pacing().set(*flow_, 0, 20 * udp_charge(kFrame), now_);
+    EXPECT_EQ(ring_->sent.size(), 20u);
+}
+
+}  // namespace
+}  // namespace vma
