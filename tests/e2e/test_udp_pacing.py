@@ -1,4 +1,4 @@
-"""SO_MAX_PACING_RATE of UDP sockets: never faster, nothing lost, in order. How exact the rate is: docs/evidence/udp-pacing.md."""
+"""SO_MAX_PACING_RATE of UDP sockets: never faster, nothing lost, in order. How exact the rate is: docs/evidence/8-udp-pacing.txt."""
 
 import json
 import os
