@@ -342,7 +342,7 @@ class Loopback:
     def __getattr__(self, name):
         return getattr(self._space, name)
 
-    def wait_served(self, port, process, timeout=10.0):
+    def wait_served(self, port, process, timeout=10.0, viewer=None):
         self._space.wait_bound("tcp", port, timeout, process)  # the kernel's listener; its connections move later
 
 

@@ -11,6 +11,8 @@ import signal
 import tempfile
 from dataclasses import dataclass, field
 
+from netns import binary
+
 PORT = 11111
 _runs = itertools.count()
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -124,7 +126,8 @@ def _run_pair(client, server, mode, protocol, size, seconds, client_env=None, se
         for i in {0, sockets - 1}:
             server.wait_bound(protocol, port + i, process=None if daemonize else process)
             if protocol == "tcp" and server_env and not daemonize:
-                server.wait_served(port + i, process)
+                pages = server_env.get("VMA_STATS_SHMEM_DIR", "/tmp/")
+                server.wait_served(port + i, process, viewer=[binary("vma_stats"), "-k", pages])
         done = client.run(client_line, cpu=client_cpu, env=client_env, timeout=seconds + 30)
         if daemonize:
             server_rc = _stop_daemon(server, stop_timeout)
