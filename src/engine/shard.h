@@ -13,6 +13,7 @@
 #include "base/lease.h"
 #include "base/own_fd.h"
 #include "dev/ring.h"
+#include "engine/kept.h"
 #include "engine/salvage.h"
 #include "engine/tcp_engine.h"
 #include "engine/udp_pacing.h"
@@ -55,6 +56,7 @@ class Shard {
     TcpEngine& tcp() { return *tcp_; }
     UdpPacing& pacing() { return *pacing_; }
     IpIdCounters& ip_ids() { return *ip_ids_; }
+    KeptPackets& kept() { return kept_; }  // [lease]
     const RingCaps& caps() const { return caps_; }
     const MacAddr& mac() const { return mac_; }
     int ifindex() const { return ifindex_; }
@@ -182,6 +184,7 @@ class Shard {
     TcpEngine* tcp_ = nullptr;
     UdpPacing* pacing_ = nullptr;
     IpIdCounters* ip_ids_ = nullptr;
+    KeptPackets kept_;
     ArenaRoot* root_ = nullptr;
     void* records_ = nullptr;  // [lease] given back, singly linked
     Ring* ring_ = nullptr;

@@ -5,6 +5,12 @@
 
 namespace vma::extra {
 
+int recvfrom_zcopy(int s, void* buf, size_t len, int* flags, sockaddr* from, socklen_t* fromlen);
+int free_packets(int s, vma_packet_t* pkts, size_t count);
+// Of layout 606: one vma_datagram_t, and an array of ids.
+int recvfrom_zcopy_606(int s, void* buf, size_t len, int* flags, sockaddr* from,
+                       socklen_t* fromlen);
+int free_datagrams(int s, void** ids, size_t count);
 int add_conf_rule(const char* line);
 int thread_offload(int offload, pthread_t thread);
 int dump_fd_stats(int fd, int log_level);

@@ -21,15 +21,16 @@ int not_there(Arguments...) {
 
 // Those that do something.
 constexpr uint64_t kSupported =
-    VMA_EXTRA_API_ADD_CONF_RULE | VMA_EXTRA_API_THREAD_OFFLOAD | VMA_EXTRA_API_DUMP_FD_STATS |
+    VMA_EXTRA_API_RECVFROM_ZCOPY | VMA_EXTRA_API_FREE_PACKETS | VMA_EXTRA_API_ADD_CONF_RULE |
+    VMA_EXTRA_API_THREAD_OFFLOAD | VMA_EXTRA_API_DUMP_FD_STATS |
     VMA_EXTRA_API_GET_SOCKET_RINGS_NUM | VMA_EXTRA_API_GET_SOCKET_RINGS_FDS |
     VMA_EXTRA_API_GET_SOCKET_TX_RING_FD | VMA_EXTRA_API_GET_SOCKET_NETWORK_HEADER;
 
 // Given out as pointers to what may be changed, as VMA's are: some programs put functions of their own in.
 vma_api_t g_newest = {
     .register_recv_callback = not_there,
-    .recvfrom_zcopy = not_there,
-    .free_packets = not_there,
+    .recvfrom_zcopy = recvfrom_zcopy,
+    .free_packets = free_packets,
     .add_conf_rule = add_conf_rule,
     .thread_offload = thread_offload,
     .socketxtreme_poll = not_there,
@@ -52,8 +53,8 @@ vma_api_t g_newest = {
 
 Layout902 g_902 = {
     .register_recv_callback = not_there,
-    .recvfrom_zcopy = not_there,
-    .free_packets = not_there,
+    .recvfrom_zcopy = recvfrom_zcopy,
+    .free_packets = free_packets,
     .add_conf_rule = add_conf_rule,
     .thread_offload = thread_offload,
     .socketxtreme_poll = not_there,
@@ -78,8 +79,8 @@ Layout902 g_902 = {
 
 Layout606 g_606 = {
     .register_recv_callback = not_there,
-    .recvfrom_zcopy = not_there,
-    .free_datagrams = not_there,
+    .recvfrom_zcopy = recvfrom_zcopy_606,
+    .free_datagrams = free_datagrams,
     .add_conf_rule = add_conf_rule,
     .thread_offload = thread_offload,
 };

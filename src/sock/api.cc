@@ -281,7 +281,7 @@ int bad_vectors(const msghdr* msg, bool data) {
 
 }  // namespace
 
-Outcome recvmsg(int fd, msghdr* msg, int flags, RecvCall call) {
+Outcome recvmsg(int fd, msghdr* msg, int flags, RecvCall call, Taker* taker) {
     Using object{fd};
     TcpSocket* tcp = object.tcp();
     UdpSocket* udp = object.udp();
@@ -293,8 +293,8 @@ Outcome recvmsg(int fd, msghdr* msg, int flags, RecvCall call) {
         std::all_of(msg->msg_iov, msg->msg_iov + msg->msg_iovlen,
                     [](const iovec& iov) { return iov.iov_len == 0; }))
         return Outcome::value(0);
-    if (udp) return udp->receive(fd, msg, flags, call);
-    return tcp->receive(fd, msg, flags);
+    if (udp) return udp->receive(fd, msg, flags, taker);
+    return tcp->receive(fd, msg, flags, taker);
 }
 
 Outcome recvmmsg(int fd, mmsghdr* vec, unsigned n, int flags, timespec* timeout) {
@@ -311,7 +311,7 @@ Outcome recvmmsg(int fd, mmsghdr* vec, unsigned n, int flags, timespec* timeout)
     int each = flags & ~MSG_WAITFORONE;
     while (done < n) {
         const Outcome got = tcp ? tcp->receive(fd, &vec[done].msg_hdr, each)
-                                : socket->receive(fd, &vec[done].msg_hdr, each, RecvCall::recvmsg);
+                                : socket->receive(fd, &vec[done].msg_hdr, each);
         if (done > 0) unpin(got);
         if (got.kind != Outcome::Kind::value) {
             if (done == 0) return got;

@@ -127,7 +127,9 @@ enum class RecvCall : uint8_t { read, readv, recv, recvfrom, recvmsg };
 // A send flag of the extra API: goes all the way but onto the wire. A number that Linux's sends ignore (MSG_SYN).
 inline constexpr int kSendDummy = 0x400;
 enum class SendCall : uint8_t { write, writev, send, sendto, sendmsg };
-Outcome recvmsg(int fd, msghdr* msg, int flags, RecvCall call);
+// `taker`: takes packets instead of bytes as far as it can (kept.h).
+class Taker;
+Outcome recvmsg(int fd, msghdr* msg, int flags, RecvCall call, Taker* taker = nullptr);
 Outcome recvmmsg(int fd, mmsghdr* vec, unsigned n, int flags, timespec* timeout);
 Outcome sendmsg(int fd, const msghdr* msg, int flags, SendCall call);
 Outcome sendmmsg(int fd, mmsghdr* vec, unsigned n, int flags);

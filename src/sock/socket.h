@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/probe.h"
 #include "base/reason.h"
+#include "engine/shard.h"
 #include "sock/api.h"
 #include "sock/latency.h"
 #include "sock/pollable.h"
@@ -90,6 +91,12 @@ class Socket : public Pollable {
     virtual Shown show() = 0;
     // The same into the statistics page.
     virtual void publish_all() = 0;
+    // ---- Packets that the program has (kept.cc)
+    // [lease of `shard`] From here on; the id by which it is given back. `packet` is the pool's, its meaning in Kept.
+    void* keep(Shard& shard, Packet packet, uint32_t charge, Seq connection = {});
+    // False: this socket has given out none of this id.
+    bool give_back(const void* id);
+
     // ---- For the extra API (udp_rings.cc, tcp_rings.cc)
     // Doorbells of the rings that receive for it into `out` as far as there is room; how many there are.
     virtual unsigned ring_fds(std::span<int> out) = 0;
@@ -131,6 +138,10 @@ class Socket : public Pollable {
     void take_share(Shard& shard);
     // The owner is through with the socket: whoever waits for an answer has it. No lease is held.
     void give_share();
+    // The program has closed the socket: what it still has is the pool's again.
+    void reclaim_kept();
+    // [lease of `shard`] Room in the receive buffer that a packet took.
+    virtual void kept_returned(Shard& shard, const Kept& kept) = 0;
     // One line for the log: at info when the user would not expect it, else at debug.
     void tell_served_by_kernel(Reason why) const;
     // Something may be readable or in error on the twin: look before relying on it.

@@ -157,6 +157,7 @@ void TcpSocket::teardown() {
     std::lock_guard guard(control_);
     if (inherited.load(std::memory_order_relaxed)) return;
     stats_closed(*this);
+    reclaim_kept();
     end_connection();
     give_share();
 }

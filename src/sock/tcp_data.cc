@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "sock/context.h"
+#include "sock/kept.h"
 #include "sock/message.h"
 #include "sock/tcp_socket.h"
 
@@ -101,6 +102,7 @@ class TcpTransfer final : public WaitTarget {
         IovCursor cursor;
         int flags;
         size_t wanted, low_water, done = 0;
+        Taker* taker = nullptr;
     };
     // ---- send
     struct Send {
@@ -138,6 +140,7 @@ class TcpTransfer final : public WaitTarget {
         Receive& r = *receive;
         TcpEngine& engine = shard_->tcp();
         if (tcp::unread_bytes(tcb()) < r.low_water - std::min(r.done, r.low_water)) shard_->poll();
+        if (r.taker && tcp::unread_bytes(tcb()) > 0 && take_frames()) return true;
         Instant now{};
         while (r.done < r.wanted && tcp::unread_bytes(tcb()) > 0) {
             if (now.ns == 0) now = monotonic_now();
@@ -189,6 +192,28 @@ class TcpTransfer final : public WaitTarget {
         if (tcb().state == tcp::State::SYN_SENT && socket_.nonblocking() && r.done == 0)
             return false;
         return false;
+    }
+    // Frames instead of bytes, as many as there is room for. False: not possible now.
+    bool take_frames() {
+        Receive& r = *receive;
+        if (!r.taker->room()) {
+            outcome = Outcome::error(ENOBUFS);
+            return true;
+        }
+        while (r.taker->room()) {
+            Packet frame = socket_.keep_frame();
+            if (!frame) break;
+            const tcp::RxText text = tcp::text_of(*frame);
+            const iovec bytes{frame->data + text.offset, text.len};
+            r.taker->put(socket_.keep(*shard_, std::move(frame), text.len, tcb().snd.iss), bytes);
+            r.done += text.len;
+        }
+        if (r.done == 0) {
+            outcome = Outcome::error(EIO);
+            return r.taker->must();
+        }
+        socket_.update_ready();
+        return finish_receive();
     }
     bool finish_receive() {
         Receive& r = *receive;
@@ -343,8 +368,33 @@ bool TcpSocket::send_while_crossing(const msghdr* msg, int flags, size_t* sent, 
     return false;
 }
 
-Outcome TcpSocket::receive(int fd, msghdr* msg, int flags) {
+// [lease] The next unread frame, in memory that stays where it is; empty: there is none, or no memory.
+Packet TcpSocket::keep_frame() {
+    tcp::Tcb& t = connection_->tcb;
+    PacketBuf* const front = t.in.front();
+    if (front == nullptr) return {};
+    if (front->lender == nullptr) return tcp::keep_front(t);
+    Packet copy = shard_->pool().copy_of(*front);
+    if (copy) (void)tcp::keep_front(t);
+    return copy;
+}
+
+void TcpSocket::kept_returned(Shard& shard, const Kept& kept) {
+    // Of a connection before this one, or one that has gone to the kernel: nothing waits for it.
+    if (connection_ == nullptr || shard_ != &shard ||
+        !(connection_->tcb.snd.iss == kept.connection))
+        return;
+    const Instant now = monotonic_now();
+    tcp::Actions actions;
+    tcp::kept_returned(connection_->tcb, kept.charge, now, actions);
+    shard.tcp().absorb(*connection_, actions, now);
+    shard.tcp().pull(*connection_, now);
+    shard.tcp().flush(now);
+}
+
+Outcome TcpSocket::receive(int fd, msghdr* msg, int flags, Taker* taker) {
     if (state() == SocketState::kernel) {
+        if (taker && taker->must()) return Outcome::error(EIO);
         if (adoption_due()) (void)adopt(fd);
         if (crossing() && !nonblocking() &&
             !(flags & (MSG_DONTWAIT | MSG_ERRQUEUE | MSG_OOB | MSG_WAITALL)))
@@ -369,6 +419,7 @@ Outcome TcpSocket::receive(int fd, msghdr* msg, int flags) {
     TcpTransfer transfer(*this);
     TcpTransfer::Receive r{msg, IovCursor(*msg), flags, wanted, 0};
     r.low_water = std::max<size_t>(1, flags & MSG_WAITALL ? wanted : std::min(low, wanted));
+    if (!(flags & MSG_PEEK)) r.taker = taker;
     transfer.receive = &r;
     const auto answer = [&] {
         return transfer.outcome.kind == Outcome::Kind::kernel && r.done > 0

@@ -87,6 +87,7 @@ void TcpSocket::become_kernel(Reason why) {
 
 void TcpSocket::become_twin_in_child() {
     share_.store(nullptr, std::memory_order_relaxed);  // the owner's
+    counters.rx_kept.store(0, std::memory_order_relaxed);
     never_adopt();
     cross_.store(Cross::none, std::memory_order_relaxed);
     crossing_ = nullptr;

@@ -54,7 +54,7 @@ class TcpSocket final : public Socket {
     Outcome ioctl(int fd, unsigned long request, void* arg);
 
     Outcome send(int fd, const msghdr* msg, int flags);
-    Outcome receive(int fd, msghdr* msg, int flags);
+    Outcome receive(int fd, msghdr* msg, int flags, Taker* taker = nullptr);
     Outcome sendfile(int fd, int in_fd, off_t* offset, size_t count);
 
     uint32_t poll_events() override {
@@ -63,6 +63,7 @@ class TcpSocket final : public Socket {
                    : ready_.load(std::memory_order_acquire) | listener_events();
     }
     void teardown() override;
+    void kept_returned(Shard& shard, const Kept& kept) override;
     // SO_LINGER with a time: before the descriptor goes, waits until everything is acknowledged or the time is over.
     void linger();
     // A listener is served by the kernel until this process shows that it accepts here (process-model.md section 4).
@@ -191,6 +192,7 @@ class TcpSocket final : public Socket {
     Outcome wait_connected(int on_timeout);
     Outcome connect_result();
     Outcome rehearse(const msghdr* msg, int flags);
+    Packet keep_frame();
     Outcome connect_again();
     void drop_failed_connection();
     uint16_t take_port(int fd, const IpAddr& from, const Endpoint& to, Shard& shard);

@@ -78,15 +78,18 @@ void put_controls(const UdpRxInfo& info, const PacketMeta& meta, msghdr& msg, ui
 
 }  // namespace
 
+void copy_source_out(const UdpRxInfo& info, msghdr& msg) {
+    msg.msg_flags = 0;
+    if (msg.msg_name == nullptr) return;
+    const sockaddr_in from = info.source.to_sockaddr_in();
+    std::memcpy(msg.msg_name, &from, std::min<size_t>(msg.msg_namelen, sizeof from));
+    msg.msg_namelen = sizeof from;
+}
+
 long copy_datagram_out(const UdpDatagram& datagram, msghdr& msg, int flags, uint32_t wanted,
                        uint32_t local_v4) {
     const UdpRxInfo& info = *datagram.info;
-    msg.msg_flags = 0;
-    if (msg.msg_name) {
-        const sockaddr_in from = info.source.to_sockaddr_in();
-        std::memcpy(msg.msg_name, &from, std::min<size_t>(msg.msg_namelen, sizeof from));
-        msg.msg_namelen = sizeof from;
-    }
+    copy_source_out(info, msg);
     size_t copied = 0;
     for (size_t i = 0; i < msg.msg_iovlen && copied < datagram.payload.size(); i++) {
         const size_t n = std::min(msg.msg_iov[i].iov_len, datagram.payload.size() - copied);

@@ -9,6 +9,8 @@
 
 namespace vma::sock {
 
+// The address it came from; sets msg_namelen, and msg_flags to 0.
+void copy_source_out(const UdpRxInfo& info, msghdr& msg);
 // Copies `datagram` out. `wanted`: UdpControl bits. Returns what recvmsg returns (with MSG_TRUNC in `flags` the real size).
 // msg_namelen, msg_controllen and msg_flags are set.
 long copy_datagram_out(const UdpDatagram& datagram, msghdr& msg, int flags, uint32_t wanted,

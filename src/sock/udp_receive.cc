@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include "sock/context.h"
+#include "sock/kept.h"
 #include "sock/udp_message.h"
 #include "sock/udp_socket.h"
 
@@ -11,11 +12,12 @@ namespace vma::sock {
 
 class UdpReceive final : public WaitTarget {
   public:
-    UdpReceive(UdpSocket& socket, int fd, msghdr& msg, int flags)
+    UdpReceive(UdpSocket& socket, int fd, msghdr& msg, int flags, Taker* taker)
         : socket_(socket),
           fd_(fd),
           msg_(msg),
           flags_(flags),
+          taker_(flags & MSG_PEEK ? nullptr : taker),
           name_room_(msg.msg_namelen),
           control_room_(msg.msg_controllen) {}
 
@@ -75,22 +77,49 @@ class UdpReceive final : public WaitTarget {
         UdpDatagram datagram;
         if (!UdpSocket::first_of_ring(presence, datagram)) return false;
         if (socket_.twin_is_older(fd_, *datagram.info)) return false;
+        if (taker_ && take(presence)) return true;
         const uint32_t wanted = socket_.wanted_.load(std::memory_order_relaxed);
         const uint32_t local = wanted & kWantPktinfo ? socket_.local_for(datagram) : 0;
         const long n = copy_datagram_out(datagram, msg_, flags_, wanted, local);
         if (!(flags_ & MSG_PEEK)) {
-            SocketCounters::add(socket_.counters.rx_packets, 1);
-            SocketCounters::add(socket_.counters.rx_bytes, datagram.payload.size());
-            if (LatencyProbe* probe = socket_.latency.probe()) [[unlikely]]
-                probe->received(datagram.info->arrival);
+            note_received(datagram.payload.size(), datagram.info->arrival);
             presence.endpoint->consume();
-            if (!presence.endpoint->readable()) {
-                const auto bit = uint32_t(1) << (&presence - socket_.presences_.data());
-                socket_.ring_ready_.fetch_and(~bit, std::memory_order_release);
-            }
+            note_drained(presence);
         }
         outcome = Outcome::value(n);
         return true;
+    }
+    // The same without a copy. False: not possible now.
+    bool take(UdpSocket::Presence& presence) {
+        if (!taker_->room()) {
+            outcome = Outcome::error(ENOBUFS);
+            return true;
+        }
+        UdpRxInfo info;
+        Packet packet = presence.endpoint->keep_front(presence.shard->pool(), info);
+        if (!packet) {
+            outcome = Outcome::error(EIO);
+            return taker_->must();
+        }
+        const iovec text{packet->data + info.next, info.end - info.next};
+        copy_source_out(info, msg_);
+        msg_.msg_controllen = 0;
+        taker_->put(socket_.keep(*presence.shard, std::move(packet), info.charge), text);
+        note_received(text.iov_len, info.arrival);
+        note_drained(presence);
+        outcome = Outcome::value(long(text.iov_len));
+        return true;
+    }
+    void note_received(size_t bytes, Instant arrival) {
+        SocketCounters::add(socket_.counters.rx_packets, 1);
+        SocketCounters::add(socket_.counters.rx_bytes, bytes);
+        if (LatencyProbe* probe = socket_.latency.probe()) [[unlikely]]
+            probe->received(arrival);
+    }
+    void note_drained(const UdpSocket::Presence& presence) {
+        if (presence.endpoint->readable()) return;
+        const auto bit = uint32_t(1) << (&presence - socket_.presences_.data());
+        socket_.ring_ready_.fetch_and(~bit, std::memory_order_release);
     }
 
     bool from_twin() {
@@ -98,11 +127,17 @@ class UdpReceive final : public WaitTarget {
         socket_.kernel_news_.store(false, std::memory_order_release);
         msg_.msg_namelen = name_room_;
         msg_.msg_controllen = control_room_;
-        const ssize_t n = sys::recvmsg(fd_, &msg_, (flags_ & ~MSG_WAITALL) | MSG_DONTWAIT);
-        if (n == -EAGAIN || !(flags_ & MSG_PEEK))
+        const bool refuse = taker_ && taker_->must();
+        const int look = refuse ? MSG_PEEK : 0;
+        const ssize_t n = sys::recvmsg(fd_, &msg_, (flags_ & ~MSG_WAITALL) | MSG_DONTWAIT | look);
+        if (n == -EAGAIN || !((flags_ | look) & MSG_PEEK))
             socket_.twin_first_.store(0, std::memory_order_release);
         if (n == -EAGAIN) return false;
         socket_.kernel_news_.store(true, std::memory_order_release);  // there may be more
+        if (n >= 0 && refuse) {
+            outcome = Outcome::error(EIO);
+            return true;
+        }
         if (n >= 0 && !(flags_ & MSG_PEEK)) {
             SocketCounters::add(socket_.counters.rx_os_packets, 1);
             SocketCounters::add(socket_.counters.rx_os_bytes, uint64_t(n));
@@ -115,13 +150,20 @@ class UdpReceive final : public WaitTarget {
     const int fd_;
     msghdr& msg_;
     const int flags_;
+    Taker* const taker_;
     const socklen_t name_room_;
     const size_t control_room_;
     Shard* shards_[UdpSocket::kMaxPresence];
     unsigned shard_count_ = 0;
 };
 
-Outcome UdpSocket::receive(int fd, msghdr* msg, int flags, RecvCall) {
+void UdpSocket::kept_returned(Shard& shard, const Kept& kept) {
+    const unsigned count = presence_count_.load(std::memory_order_acquire);
+    for (unsigned i = 0; i < count; i++)
+        if (presences_[i].shard == &shard) presences_[i].endpoint->kept_returned(kept.charge);
+}
+
+Outcome UdpSocket::receive(int fd, msghdr* msg, int flags, Taker* taker) {
     if (state() == SocketState::kernel || (flags & MSG_ERRQUEUE)) return Outcome::kernel();
     flags &= ~MSG_OOB;  // means nothing to a datagram
     const bool may_wait = !nonblocking() && !(flags & MSG_DONTWAIT);
@@ -129,7 +171,7 @@ Outcome UdpSocket::receive(int fd, msghdr* msg, int flags, RecvCall) {
     if (state() == SocketState::undecided && !settle(fd, false) &&
         (!may_wait || state() == SocketState::kernel))
         return Outcome::kernel();
-    UdpReceive target(*this, fd, *msg, flags);
+    UdpReceive target(*this, fd, *msg, flags, taker);
     if (target.ready(false)) return target.outcome;
     if (!may_wait) {
         if (is_empty_look_due() && TwinEvents::drain() && target.ready(false))

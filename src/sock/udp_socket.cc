@@ -369,6 +369,7 @@ void UdpSocket::teardown() {
     std::lock_guard guard(control_);
     if (inherited.load(std::memory_order_relaxed)) return;
     stats_closed(*this);
+    reclaim_kept();
     leave_shards();
     // A child may hold the descriptor: what is queued is its to read.
     if (const ShareRecord* record = share(); record && record->forks != forks_so_far())
@@ -391,6 +392,7 @@ void UdpSocket::forget_locks_in_child() {
 
 void UdpSocket::become_twin_in_child() {
     share_.store(nullptr, std::memory_order_relaxed);  // the owner's
+    counters.rx_kept.store(0, std::memory_order_relaxed);
     presence_count_.store(0, std::memory_order_relaxed);
     steered_count_ = 0;
     memberships_.clear();

@@ -41,13 +41,14 @@ class UdpSocket final : public Socket {
     bool settle(int fd, bool sending);
 
     Outcome send(int fd, const msghdr* msg, int flags, SendCall call);
-    Outcome receive(int fd, msghdr* msg, int flags, RecvCall call);
+    Outcome receive(int fd, msghdr* msg, int flags, Taker* taker = nullptr);
     Outcome set_option(int fd, int level, int name, const void* value, socklen_t len);
     // Bytes of the next datagram, as FIONREAD; kernel outcome when only the twin knows.
     Outcome next_datagram_size(int fd);
 
     uint32_t poll_events() override;
     void teardown() override;
+    void kept_returned(Shard& shard, const Kept& kept) override;
     // From now on everything goes to the twin, what is queued included; what cannot be moved is still read from here first.
     // Idempotent.
     bool hand_back(Reason why) override;

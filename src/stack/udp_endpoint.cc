@@ -1,6 +1,7 @@
 #include "stack/udp_endpoint.h"
 
 #include <algorithm>
+#include <cstring>
 #include <new>
 
 namespace vma {
@@ -78,6 +79,35 @@ void UdpEndpoint::consume() {
     if (info.next < info.end) return;
     queue_.pop_front();
     release_packet(buf);
+}
+
+Packet UdpEndpoint::keep_front(PacketPool& pool, UdpRxInfo& info) {
+    PacketBuf* buf = queue_.front();
+    if (buf == nullptr) return {};
+    info = buf->as<UdpRxInfo>();
+    const uint32_t size = first_size(info), charged = charged_;
+    Packet kept;
+    if (buf->lender != nullptr || info.next + size != info.end) {
+        kept = pool.take(std::max(size, 1u));
+        if (!kept) return kept;
+        if (size) std::memcpy(kept->data, buf->data + info.next, size);
+        kept->len = size;
+        kept->meta = buf->meta;
+        consume();
+        info.next = 0;
+        info.end = size;
+    } else {
+        const uint32_t segment = std::max(segment_bytes(info), 1u);
+        const uint32_t datagrams = std::max((size + segment - 1) / segment, 1u);
+        charged_ -= datagrams * info.charge;
+        queued_ -= datagrams;
+        kept = Packet(queue_.pop_front());
+    }
+    info.charge = charged - charged_;
+    info.segment_size = 0;
+    info.whole = false;
+    charged_ = charged;
+    return kept;
 }
 
 void UdpEndpoint::purge() {

@@ -17,7 +17,7 @@
 #include "base/ip_addr.h"
 #include "base/list.h"
 #include "base/time.h"
-#include "pkt/packet.h"
+#include "pkt/pool.h"
 #include "stack/demux.h"
 #include "stack/group_filter.h"
 
@@ -89,6 +89,11 @@ class UdpEndpoint {
     bool peek(UdpDatagram& out);
     // Removes it. Memory goes home with the last piece.
     void consume();
+    // Zero copy: what would be read next becomes the caller's, in memory of `pool` that stays where it is whatever the ring does
+    // (a lent frame or a part of a super-frame is copied there); `info` says where its payload is in it, as one datagram, and
+    // what it is charged until kept_returned(). Empty: there is none, or no memory, and it stays in the queue.
+    Packet keep_front(PacketPool& pool, UdpRxInfo& info);
+    void kept_returned(uint32_t charge) { charged_ -= charge; }
     // Payload bytes of the oldest datagram (FIONREAD), 0 when there is none or it is empty.
     uint32_t next_size();
     void purge();  // drops everything that is queued
@@ -98,8 +103,10 @@ class UdpEndpoint {
 
     void set_receive_limit(uint32_t bytes) { receive_limit_ = bytes; }
     uint32_t receive_limit() const { return receive_limit_; }
-    uint32_t charged() const { return charged_; }  // what is queued, in the unit of the limit
-    uint32_t queued() const { return queued_; }    // datagrams
+    uint32_t charged() const {
+        return charged_;
+    }                                            // what is queued or kept, in the unit of the limit
+    uint32_t queued() const { return queued_; }  // datagrams
 
     UdpCounters counters;
     uint16_t ip_id = 0;     // last IPv4 id of a connected endpoint (ip_id.h); random at connect

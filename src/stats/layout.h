@@ -26,7 +26,7 @@
 namespace vma::stats {
 
 inline constexpr char kMagic[8] = {'V', 'M', 'A', 'S', 'T', 'A', 'T', '\n'};
-inline constexpr uint32_t kVersion = 6;
+inline constexpr uint32_t kVersion = 7;
 inline constexpr size_t kHeaderBytes = 4096;
 inline constexpr size_t kControlOffset = 4096;
 inline constexpr size_t kFirstSegment = 8192;
@@ -246,6 +246,8 @@ struct RingNumbers {
     // TCP of the ring; the last four are how many there are now.
     uint64_t tcp_segments_in = 0, tcp_segments_out = 0, tcp_resets = 0, tcp_frames_refused = 0;
     uint64_t tcp_connections = 0, tcp_half_open = 0, tcp_time_wait = 0, tcp_listeners = 0;
+    // Packets that programs have without a copy, and those that were never given back before their socket was closed.
+    uint64_t kept = 0, kept_reclaimed = 0;
 };
 inline constexpr size_t kDropSlots = 96;
 
@@ -369,7 +371,7 @@ static_assert(unsigned(DropReason::count) <= kDropSlots);
 static_assert(std::is_trivially_copyable_v<SocketRow> && std::is_trivially_copyable_v<RingRow>);
 // A difference here is a change of the layout.
 static_assert(sizeof(Segment) == 24 && sizeof(SocketIdentity) == 104 && sizeof(SocketRow) == 768);
-static_assert(sizeof(RingRow) == 1280 && sizeof(WaitRow) == 128 && sizeof(LatencyRow) == 4160);
+static_assert(sizeof(RingRow) == 1344 && sizeof(WaitRow) == 128 && sizeof(LatencyRow) == 4160);
 
 inline Address to_address(const Endpoint& e) {
     Address a;

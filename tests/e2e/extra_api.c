@@ -1,83 +1,10 @@
-/* A program that uses the extra API, for test_extra_api.py. It takes each function from the place in the table that VMA
- * published (the numbers below), not by its name, so that a slot in the wrong place is seen. Built once for each layout. */
-#include <arpa/inet.h>
+/* A program that asks the library by the extra API, for test_extra_api.py. It takes each function from the place in the table that
+ * VMA published, not by its name, so that a slot in the wrong place is seen. Built once for each layout. */
+#include "extra_program.h"
+
 #include <dlfcn.h>
-#include <errno.h>
-#include <mellanox/vma_extra.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-/* clang-format off */
-#if VMA_API_VERSION == 606
-enum { REGISTER = 0, ZCOPY = 8, FREE = 16, RULE = 24, OFFLOAD = 32, SIZE = 40 };
-#elif VMA_API_VERSION == 902
-enum { REGISTER = 0, ZCOPY = 8, FREE = 16, RULE = 24, OFFLOAD = 32, XTREME_POLL = 40, RINGS = 48, RING_FDS = 56, TX_RING = 64,
-       XTREME_FREE = 72, XTREME_REF = 80, XTREME_UNREF = 88, DUMP = 96, CYCLIC = 104, PROFILE = 112, HEADER = 120, DIRECT = 128,
-       REGISTER_MEMORY = 136, DEREGISTER_MEMORY = 144, MEM_INFO = 152, MODIFY = 160, MASK = 168, DPCP = 176, SIZE = 184 };
-#else
-enum { REGISTER = 0, ZCOPY = 8, FREE = 16, RULE = 24, OFFLOAD = 32, XTREME_POLL = 40, RINGS = 48, RING_FDS = 56, TX_RING = 64,
-       XTREME_FREE = 72, XTREME_REF = 80, XTREME_UNREF = 88, DUMP = 96, PROFILE = 104, HEADER = 112, DIRECT = 120,
-       REGISTER_MEMORY = 128, DEREGISTER_MEMORY = 136, MODIFY = 144, MASK = 152, IOCTL = 160, SIZE = 168 };
-#endif
-/* clang-format on */
-_Static_assert(sizeof(struct vma_api_t) == SIZE, "size of the table");
-
-static struct vma_api_t* api;
-static const char* peer_ip;
-static int peer_port;
-
-typedef int (*any_function)(long, long, long, long, long, long);
-
-static any_function at(size_t offset) {
-    any_function f;
-    memcpy(&f, (char*)api + offset, sizeof f);
-    return f;
-}
-/* Calls the function at an offset of the table; arguments are integers or pointers. */
-static int call6(size_t offset, long a, long b, long c, long d, long e, long f) {
-    return at(offset)(a, b, c, d, e, f);
-}
-#define CALL1(offset, a) call6(offset, (long)(a), 0, 0, 0, 0, 0)
-#define CALL2(offset, a, b) call6(offset, (long)(a), (long)(b), 0, 0, 0, 0)
-#define CALL3(offset, a, b, c) call6(offset, (long)(a), (long)(b), (long)(c), 0, 0, 0)
-
-static void expect(int line, const char* what, long got, long wanted) {
-    if (got == wanted) return;
-    printf("line %d: %s is %ld, not %ld (errno %d %s)\n", line, what, got, wanted, errno,
-           strerror(errno));
-    exit(1);
-}
-#define EXPECT(got, wanted) expect(__LINE__, #got, (long)(got), (long)(wanted))
-#define FAILS(got, error)     \
-    do {                      \
-        errno = 0;            \
-        EXPECT(got, -1);      \
-        EXPECT(errno, error); \
-    } while (0)
-
-static struct sockaddr_in address(const char* ip, int port) {
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    inet_pton(AF_INET, ip, &to.sin_addr);
-    return to;
-}
-
-static int udp_bound(int port) {
-    const int fd = socket(AF_INET, SOCK_DGRAM, 0);
-    const struct sockaddr_in any = address("0.0.0.0", port);
-    EXPECT(bind(fd, (const struct sockaddr*)&any, sizeof any), 0);
-    return fd;
-}
 
 #if VMA_API_VERSION != 606
-static int connected(int type) {
-    const int fd = socket(AF_INET, type, 0);
-    const struct sockaddr_in to = address(peer_ip, peer_port);
-    EXPECT(connect(fd, (const struct sockaddr*)&to, sizeof to), 0);
-    return fd;
-}
-
 /* Until the peer's link address is known: the kernel asks for it with the first datagram. */
 static void resolve(int fd) {
     unsigned char header[64];
@@ -280,47 +207,10 @@ static void end(void) {
 
 #endif
 
-static const struct {
-    const char* name;
-    void (*run)(void);
-} parts[] = {
+const struct part parts[] = {
     {"table", table}, {"rules", rules},   {"thread", thread},
 #if VMA_API_VERSION != 606
     {"rings", rings}, {"header", header}, {"dump", dump},     {"dummy", dummy}, {"exit", end},
 #endif
+    {NULL, NULL},
 };
-
-/* extra_api PART PEER PORT [plain]: plain asks for the table as VMA's header does. Then waits for the end of its input. */
-int main(int argc, char** argv) {
-    if (argc < 4) return 2;
-    peer_ip = argv[2];
-    peer_port = atoi(argv[3]);
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    if (argc > 4) {
-        void* room[2] = {NULL, NULL};
-        socklen_t len = sizeof room;
-        EXPECT(getsockopt(-1, SOL_SOCKET, SO_VMA_GET_API, room, &len), 0);
-        EXPECT(len, sizeof room[0]);
-        api = room[0];
-        len--;
-        FAILS(getsockopt(-1, SOL_SOCKET, SO_VMA_GET_API, room, &len), EINVAL);
-        len = sizeof room;
-        FAILS(getsockopt(-1, SOL_SOCKET, SO_VMA_GET_API_LAYOUT + 7, room, &len), ENOPROTOOPT);
-    } else {
-        api = vma_get_api();
-    }
-    if (strcmp(argv[1], "absent") == 0) {
-        EXPECT(api == NULL, 1);
-        puts("good");
-        return 0;
-    }
-    EXPECT(api != NULL, 1);
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (strcmp(argv[1], parts[i].name) == 0) {
-            parts[i].run();
-            puts("good");
-            while (getchar() != EOF) continue;
-            return 0;
-        }
-    return 2;
-}

@@ -12,14 +12,14 @@ import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
-from netns import binary, preload_env
+from netns import binary, eventually, preload_env
 
 LAYOUTS = (606, 902, 908)
 PORT = 7100  # of the peer, UDP and TCP
 
 
 class Program(case.NetCase):
-    """extra_api in namespace b; the peer, kernel sockets in a, is this test."""
+    """A program in namespace b; the peer, kernel sockets in a, is this test."""
 
     def setUp(self):
         self.folder = self.enterContext(tempfile.TemporaryDirectory(prefix="vma_extra."))
@@ -32,12 +32,19 @@ class Program(case.NetCase):
             s.settimeout(10)
         self.tcp.listen(8)
 
+    def stats(self, program):
+        """The process in vma_stats."""
+        done = self.b.run([binary("vma_stats"), "-k", self.folder, "--json", "-p", str(program.pid)], timeout=20)
+        self.assert_ok(done)
+        (process,) = json.loads(done.out)["processes"]
+        return process
+
     def start(self, part, layout=908, plain=False, preload=True):
         """plain: asks as a program that was compiled against VMA's header."""
         env = preload_env(VMA_STATS_SHMEM_DIR=self.folder) if preload else {}
         if plain and preload:
             env["VMA_EXTRA_API_LAYOUT"] = str(layout)
-        line = [binary(f"extra_api_{layout}"), part, self.a.ip, str(PORT), *(["plain"] if plain else [])]
+        line = [binary(f"{self.program}_{layout}"), part, self.a.ip, str(PORT), *(["plain"] if plain else [])]
         return self.b.start(line, env=env, stdin=subprocess.PIPE)
 
     def end(self, program):
@@ -53,13 +60,12 @@ class Program(case.NetCase):
 
     def sockets(self, program):
         """The sockets of the program's statistics by their local port."""
-        done = self.b.run([binary("vma_stats"), "-k", self.folder, "--json", "-p", str(program.pid)], timeout=20)
-        self.assert_ok(done)
-        (process,) = json.loads(done.out)["processes"]
-        return {s["local"].rpartition(":")[2]: s for s in process["sockets"]}
+        return {s["local"].rpartition(":")[2]: s for s in self.stats(program)["sockets"]}
 
 
 class Table(Program):
+    program = "extra_api"
+
     def test_absent_without_the_library(self):
         for layout in LAYOUTS:
             with self.subTest(layout=layout):
@@ -133,6 +139,95 @@ class Table(Program):
         counted = [s["counters"]["tx_dummy"] for s in self.sockets(program).values() if "counters" in s]
         self.assertEqual(sorted(counted)[-2:], [5, 5], counted)
         self.end(program)
+
+
+class Receive(Program):
+    """Datagrams and streams without a copy, and what is kept of them."""
+
+    program = "extra_receive"
+    AT = 7161
+
+    def send(self, numbers, size=500):
+        for number in numbers:
+            text = b"datagram %d" % number
+            self.udp.sendto(text + bytes([number % 256]) * (size - len(text)), (self.b.ip, self.AT))
+
+    def each_layout(self, part, do, layouts=LAYOUTS):
+        for layout in layouts:
+            with self.subTest(layout=layout):
+                program = self.start(part, layout)
+                if part != "tcp":
+                    program.expect(r"(?m)^ready$", 20)
+                do(program)
+                program.expect(r"(?m)^good$", 20)
+                self.end(program)
+
+    def test_datagrams(self):
+        def do(program):
+            with self.past_the_kernel(self.b, 1000):
+                self.send(range(20))
+                program.expect(r"(?m)^more$", 20)
+                self.send(range(20, 22))
+                program.expect(r"(?m)^good$", 20)
+            counters = self.sockets(program)[str(self.AT)]["counters"]
+            self.assertEqual((counters["rx_zcopy"], counters["rx_kept"], counters["rx_packets"]), (21, 1, 22))
+            rings = self.stats(program)["rings"]
+            self.assertEqual([(r["kept"], r["kept_reclaimed"]) for r in rings], [(1, 0)])
+
+        self.each_layout("udp", do)
+
+    def test_by_the_kernel(self):
+        self.each_layout("kernel", lambda program: None)
+
+    def test_kept_datagrams_fill_the_buffer(self):
+        def do(program):
+            dropped = 0
+            self.send(range(20))
+            for said, numbers in (("keeps", range(20, 800)), ("empty", range(800))):
+                program.expect(rf"(?m)^{said}$", 20)
+                self.send(numbers)
+                self.assertTrue(eventually(lambda: self.seen(program) == dropped + len(numbers), 10))
+                now = self.sockets(program)[str(self.AT)]["counters"]["rx_dropped_full"]
+                self.assertGreater(now, dropped)
+                dropped = now
+                program.tell("go on")
+
+        self.each_layout("full", do)
+
+    def seen(self, program):
+        """Datagrams that wait or were dropped."""
+        counters = self.sockets(program)[str(self.AT)]["counters"]
+        return counters["rx_queue_packets"] + counters["rx_dropped_full"]
+
+    def test_fork_and_hand_back(self):
+        self.each_layout("forked", lambda program: self.send(range(20)))
+
+    def test_close_reclaims(self):
+        self.each_layout("closes", lambda program: self.closes(program))
+
+    def closes(self, program):
+        self.send(range(20))
+        program.expect(r"(?m)^good$", 20)
+        (ring,) = self.stats(program)["rings"]
+        self.assertEqual((ring["kept"], ring["kept_reclaimed"]), (0, 20))
+
+    def test_stream(self):
+        def do(program):
+            connection = self.tcp.accept()[0]
+            with connection:
+                connection.settimeout(20)
+                try:
+                    connection.sendall(bytes(i % 251 for i in range(3_000_000)))
+                except OSError as e:
+                    self.fail(f"{e}\n{program.out}")
+                connection.shutdown(socket.SHUT_WR)
+                self.assertEqual(program.expect(r"(?m)^got (\d+)$", 20)[1], "3000000")
+                program.expect(r"(?m)^good$", 20)
+                zcopy = [s["counters"]["rx_zcopy"] for s in self.sockets(program).values() if "counters" in s]
+                self.assertGreater(max(zcopy), 0)
+                self.assertEqual([r["kept"] for r in self.stats(program)["rings"]], [0])
+
+        self.each_layout("tcp", do, LAYOUTS[1:])
 
 
 if __name__ == "__main__":

@@ -136,7 +136,7 @@ Outcome ioctl(int, unsigned long, void*) {
     g_state.asks++;
     return Outcome::kernel();
 }
-Outcome recvmsg(int fd, msghdr* msg, int flags, RecvCall) {
+Outcome recvmsg(int fd, msghdr* msg, int flags, RecvCall, Taker*) {
     g_state.asks++;
     return wait_for(fd, POLLIN, flags & MSG_DONTWAIT,
                     [&] { return sys::recvmsg(fd, msg, flags | MSG_DONTWAIT); });

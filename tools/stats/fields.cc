@@ -68,6 +68,9 @@ constexpr Field<RingNumbers> kRing[] = {
     {"tcp_half_open", &RingNumbers::tcp_half_open, false, "half-open TCP connections"},
     {"tcp_time_wait", &RingNumbers::tcp_time_wait, false, "connections in TIME_WAIT"},
     {"tcp_listeners", &RingNumbers::tcp_listeners, false, "TCP listeners"},
+    {"kept", &RingNumbers::kept, false, "packets that programs have without a copy"},
+    {"kept_reclaimed", &RingNumbers::kept_reclaimed, true,
+     "packets not given back before their socket was closed"},
 };
 
 constexpr Field<WaitNumbers> kWait[] = {

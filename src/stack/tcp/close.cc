@@ -105,6 +105,7 @@ void release(Tcb& t) {
         t.out.clear(*t.memory);
     }
     t.in.clear();
+    t.kept = {};
     t.ooo.clear();
     charge_frames(t);
     enter(t, State::CLOSED);

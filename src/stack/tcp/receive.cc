@@ -119,7 +119,7 @@ void stash_out_of_order(Tcb& t, SegView& seg, RxText text, Actions& out) {
     // The sender counts three of them (RFC 5681 section 3.2).
     if (t.ack.duplicates < 3 || separate_ack(t, false)) out.set(kAckNow);
     if (t.ack.duplicates < 3) ++t.ack.duplicates;
-    if (t.ooo.charge() + t.in.charge() + text.len > charge_limit(t)) return;
+    if (t.ooo.charge() + t.text_charge() + text.len > charge_limit(t)) return;
     if (t.memory->exhausted()) {
         t.memory->note_refused();
         return;
@@ -173,7 +173,7 @@ void challenge_ack(Tcb& t, Instant now) {
 Verdict take_in_order(Tcb& t, SegView& seg, Instant now, Actions& out) {
     const uint32_t skip = uint32_t(t.rcv.nxt - seg.seq);
     const uint32_t len = std::min(seg.payload_len - skip, t.rcv.wnd());
-    if (t.in.charge() > charge_limit(t) && t.in.bytes > 0) {
+    if (t.text_charge() > charge_limit(t) && t.in.bytes > 0) {
         t.ack.now = true;
         return Verdict::drop(DropReason::receive_queue_full);
     }
@@ -291,13 +291,13 @@ uint8_t scale_for(uint32_t window) {
 }
 
 uint32_t window_to_offer(const Tcb& t) {
-    const uint32_t used = t.in.bytes;
+    const uint32_t used = t.in.bytes + t.kept.bytes;
     uint32_t space = used >= t.rcv.buffer ? 0 : t.rcv.buffer - used;
     const uint32_t cur = t.rcv.wnd();
     // Silly-window avoidance, RFC 9293 section 3.8.6.2.2: nothing rather than a sliver.
     if (space < std::min<uint32_t>(t.ack.rcv_mss, t.rcv.buffer / 2) || space < t.rcv.buffer / 16)
         space = 0;
-    if (t.in.charge() + t.ooo.charge() > charge_limit(t)) space = 0;
+    if (t.text_charge() + t.ooo.charge() > charge_limit(t)) space = 0;
     if (t.memory->pressure()) space = std::min(space, 4u * t.ack.rcv_mss);
     space = std::min({space, t.cfg.window_clamp, uint32_t(65535) << t.rcv.wscale});
     const uint32_t mask = (1u << t.rcv.wscale) - 1;
@@ -314,7 +314,7 @@ uint16_t offer_window(Tcb& t) {
 }
 
 void charge_frames(Tcb& t) {
-    const uint32_t held = t.in.charge() + t.ooo.charge();
+    const uint32_t held = t.text_charge() + t.ooo.charge();
     if (held == t.charged || t.memory == nullptr) return;
     t.memory->charge_frames(int64_t(held) - int64_t(t.charged));
     t.charged = held;

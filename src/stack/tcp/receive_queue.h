@@ -28,6 +28,13 @@ inline constexpr uint32_t kFrameCharge = 256;  // bytes accounted for a held fra
 // Copies the text of `from` behind that of `to` if it follows it there and fits; true if done.
 bool merge_text(PacketBuf& to, const PacketBuf& from, RxText text);
 
+// Text that the application took with its frames and has not given back: it fills the window as if it were unread.
+struct KeptText {
+    uint32_t bytes = 0;
+    uint32_t frames = 0;
+    uint32_t charge() const { return bytes + frames * kFrameCharge; }
+};
+
 struct ReceiveQueue {
     PacketQueue packets;
     uint32_t bytes = 0;   // text

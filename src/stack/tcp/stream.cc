@@ -45,11 +45,19 @@ void consume(Tcb& t, uint32_t n, Instant now, Actions& out) {
     after_read(t, n, now, out);
 }
 
-Packet take_front(Tcb& t, Instant now, Actions& out) {
+Packet keep_front(Tcb& t) {
     const uint32_t before = t.in.bytes;
     Packet p = t.in.take_front();
-    after_read(t, before - t.in.bytes, now, out);
+    if (!p) return p;
+    t.kept.bytes += before - t.in.bytes;
+    t.kept.frames++;
     return p;
+}
+
+void kept_returned(Tcb& t, uint32_t bytes, Instant now, Actions& out) {
+    t.kept.bytes -= bytes;
+    t.kept.frames--;
+    after_read(t, bytes, now, out);
 }
 
 namespace {

@@ -299,8 +299,9 @@ struct Tcb {
     Scoreboard board;
     SendBuffer out;
     ReceiveQueue in;
+    KeptText kept;
     Reorder ooo;
-    uint32_t charged = 0;  // of `in` and `ooo`, as told to `memory`
+    uint32_t charged = 0;  // of `in`, `kept` and `ooo`, as told to `memory`
     TcpConfig cfg;
     Counters count;
     BusyTimes busy;
@@ -316,6 +317,8 @@ struct Tcb {
     } autotune;
 
     bool synchronised() const { return state >= State::SYN_RECEIVED; }
+    // What frames of received text cost, out of order ones aside.
+    uint32_t text_charge() const { return in.charge() + kept.charge(); }
     // States in which the application may still send (RFC 9293 section 3.10.2).
     bool can_send() const {
         return (state == State::ESTABLISHED || state == State::CLOSE_WAIT ||

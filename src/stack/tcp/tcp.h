@@ -103,10 +103,12 @@ inline size_t read(Tcb& t, void* data, size_t n, Instant now, Actions& out) {
 }
 // MSG_PEEK: copies without consuming.
 size_t peek(Tcb& t, const iovec* iov, size_t count, size_t skip = 0);
-// Consumes n bytes without copying (MSG_TRUNC, or after zero-copy use of t.in.front()).
+// Consumes n bytes without copying (MSG_TRUNC).
 void consume(Tcb& t, uint32_t n, Instant now, Actions& out);
-// Zero copy: the frame at the front becomes the caller's, its text described by text_of().
-Packet take_front(Tcb& t, Instant now, Actions& out);
+// Zero copy: the frame at the front becomes the caller's, its text described by text_of(). The window stays closed over that
+// text until it is told by kept_returned(). Empty: nothing is unread.
+Packet keep_front(Tcb& t);
+void kept_returned(Tcb& t, uint32_t bytes, Instant now, Actions& out);  // of one frame
 // True when the peer's FIN was reached and everything before it was read.
 inline bool at_eof(const Tcb& t) { return t.in.bytes == 0 && t.rcv.fin_done; }
 

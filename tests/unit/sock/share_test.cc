@@ -20,6 +20,7 @@ class PlainSocket final : public Socket {
     Shown show() override { return {}; }
     void publish_all() override {}
     void dump(LogLevel) override {}
+    void kept_returned(Shard&, const Kept&) override {}
     void teardown() override { give_share(); }
     bool hand_back(Reason) override { return true; }
     void become_twin_in_child() override {}

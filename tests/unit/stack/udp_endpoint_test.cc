@@ -181,5 +181,86 @@ TEST_F(UdpEndpointTest, EqualsAQueueOfDatagrams) {
     }
 }
 
+// A lent frame and a part of a super-frame are copied out, a packet of the pool is given as it is; each stays charged.
+class LentMemory final : public PacketLender {
+  public:
+    void give_back(PacketBuf&) override { back++; }
+    unsigned back = 0;
+};
+
+TEST_F(UdpEndpointTest, KeptDatagramsStayChargedAndInPlace) {
+    UdpEndpoint e;
+    const auto text = [](const Packet& p, const UdpRxInfo& info) {
+        return Bytes(p->data + info.next, p->data + info.end);
+    };
+    UdpRxInfo info;
+    EXPECT_FALSE(e.keep_front(pool, info));
+    ASSERT_EQ(deliver(e, 100, 0, 7), DropReason::none);
+    ASSERT_EQ(deliver(e, 250, 100, 8), DropReason::none);  // three datagrams
+    Bytes lent_bytes(42 + 30, 9);
+    LentMemory lender;
+    {
+        Packet lent = pool.lend(lent_bytes.data(), uint32_t(lent_bytes.size()), &lender, 0);
+        UdpRxInfo lent_info;
+        lent_info.next = 42;
+        lent_info.end = 72;
+        lent_info.charge = udp_charge(72);
+        ASSERT_EQ(e.deliver(std::move(lent), lent_info), DropReason::none);
+    }
+    const uint32_t charged = e.charged();
+    EXPECT_EQ(e.queued(), 5u);
+    std::vector<Packet> kept;
+    std::vector<UdpRxInfo> infos;
+    const Bytes expected[] = {Bytes(100, 7), Bytes(100, 8), Bytes(100, 8), Bytes(50, 8),
+                              Bytes(30, 9)};
+    for (const Bytes& bytes : expected) {
+        Packet p = e.keep_front(pool, info);
+        ASSERT_TRUE(p);
+        EXPECT_EQ(text(p, info), bytes);
+        EXPECT_EQ(p->lender, nullptr);
+        kept.push_back(std::move(p));
+        infos.push_back(info);
+    }
+    EXPECT_EQ(lender.back, 1u);
+    EXPECT_FALSE(e.readable());
+    EXPECT_EQ(e.queued(), 0u);
+    EXPECT_EQ(e.charged(), charged);
+    e.set_receive_limit(charged - 1);
+    EXPECT_EQ(deliver(e, 1), DropReason::receive_queue_full);
+    for (const UdpRxInfo& i : infos) e.kept_returned(i.charge);
+    EXPECT_EQ(e.charged(), 0u);
+    EXPECT_EQ(deliver(e, 1), DropReason::none);
+}
+
+TEST_F(UdpEndpointTest, WithoutMemoryADatagramStaysInTheQueue) {
+    UdpEndpoint e;
+    ASSERT_EQ(deliver(e, 200, 100, 8), DropReason::none);
+    const PoolLimits before = pool.limits();
+    pool.set_limits({1, UINT64_MAX});
+    UdpRxInfo info;
+    EXPECT_FALSE(e.keep_front(pool, info));
+    EXPECT_EQ(e.queued(), 2u);
+    pool.set_limits(before);
+    EXPECT_TRUE(e.keep_front(pool, info));
+    EXPECT_EQ(e.queued(), 1u);
+}
+
+// UDP_GRO: a super-frame is kept as a whole, with what all its datagrams are charged.
+TEST_F(UdpEndpointTest, AWholeTrainIsKeptAtOnce) {
+    UdpEndpoint e;
+    e.set_whole_trains(true);
+    ASSERT_EQ(deliver(e, 250, 100, 8), DropReason::none);
+    const uint32_t charged = e.charged();
+    UdpRxInfo info;
+    const Packet p = e.keep_front(pool, info);
+    ASSERT_TRUE(p);
+    EXPECT_EQ(info.end - info.next, 250u);
+    EXPECT_EQ(info.charge, charged);
+    EXPECT_EQ(e.queued(), 0u);
+    EXPECT_EQ(e.charged(), charged);
+    e.kept_returned(info.charge);
+    EXPECT_EQ(e.charged(), 0u);
+}
+
 }  // namespace
 }  // namespace vma::test

@@ -275,7 +275,7 @@ TEST(Receive, ZeroCopyFront) {
     c.established();
     c.recv({5001, 1001, kAck, std::string(1000, 'a')});
     c.recv({6001, 1001, kAck, std::string(1000, 'b')});
-    Packet p = take_front(c.t, c.now, c.fresh());
+    Packet p = keep_front(c.t);
     ASSERT_TRUE(p);
     const RxText text = text_of(*p);
     EXPECT_EQ(text.len, 1000u);
@@ -284,6 +284,54 @@ TEST(Receive, ZeroCopyFront) {
     EXPECT_EQ(unread_bytes(c.t), 1000u);
     p.reset();
     EXPECT_EQ(c.receive(), std::string(1000, 'b'));
+    EXPECT_FALSE(keep_front(c.t));
+}
+
+// What the application keeps fills the window; what it gives back opens it.
+TEST(Receive, KeptTextClosesTheWindow) {
+    Conn c;
+    c.established();
+    const uint32_t right = c.t.rcv.adv.v;
+    std::vector<Packet> kept;
+    uint32_t seq = 5001;
+    while (seq < right) {
+        const uint32_t n = std::min(1000u, right - seq);
+        c.recv({seq, 1001, kAck, std::string(n, 'x')});
+        seq += n;
+        kept.push_back(keep_front(c.t));
+        ASSERT_TRUE(kept.back());
+        c.pull_all();
+        ASSERT_EQ(unread_bytes(c.t), 0u);
+        ASSERT_LE(c.t.rcv.adv.v, right + 0u);  // the right edge has not moved
+    }
+    EXPECT_EQ(c.t.kept.bytes, right - 5001);
+    EXPECT_EQ(c.t.kept.frames, kept.size());
+    EXPECT_EQ(c.t.charged, c.t.kept.charge());
+    EXPECT_EQ(c.recv({seq, 1001, kAck, "y"}).reason, DropReason::tcp_sequence);
+    c.pull_all();
+    for (Packet& p : kept) {
+        kept_returned(c.t, text_of(*p).len, c.now, c.fresh());
+        c.note();
+        p.reset();
+    }
+    EXPECT_EQ(c.t.kept.charge(), 0u);
+    EXPECT_EQ(c.t.charged, 0u);
+    c.pull_all();
+    EXPECT_GT(c.t.rcv.adv.v, right);
+    c.recv({seq, 1001, kAck, "y"});
+    EXPECT_EQ(c.receive(), "y");
+}
+
+// A connection that ends while text is kept gives its memory account back; the packets are their holder's.
+TEST(Receive, ReleaseWithKeptText) {
+    Conn c;
+    c.established();
+    c.recv({5001, 1001, kAck, std::string(1000, 'a')});
+    Packet p = keep_front(c.t);
+    release(c.t);
+    EXPECT_EQ(c.t.charged, 0u);
+    EXPECT_EQ(c.t.kept.bytes, 0u);
+    EXPECT_EQ(text_of(*p).len, 1000u);
 }
 
 // Any order of any overlapping cut of a stream gives the stream (against a byte map).
