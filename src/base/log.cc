@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/own_fd.h"
 #include "base/sys.h"
 
 namespace vma {
@@ -42,6 +43,7 @@ constexpr const char* kColourEnd = "\033[0m";
 std::atomic<int> details{0};
 std::atomic<bool> colours{false};
 std::atomic<int> out_fd{2};
+std::atomic<const OwnFd*> out_file{nullptr};
 std::atomic<LogCallback> callback{nullptr};
 std::atomic<int64_t (*)()> clock_ns{nullptr};
 std::atomic<int64_t> start_ns{0};
@@ -111,7 +113,8 @@ void write_line(LogLevel level, const LineBuffer& line) {
         return;
     }
     // A short or interrupted write is finished; any other failure loses the line: there is nowhere to report it.
-    const int fd = out_fd.load(std::memory_order_relaxed);
+    const OwnFd* const file = out_file.load(std::memory_order_acquire);
+    const int fd = file ? file->fd() : out_fd.load(std::memory_order_relaxed);
     for (size_t done = 0; done < line.size();) {
         const ssize_t n = sys::write(fd, line.data() + done, line.size() - done);
         if (n == -EINTR) continue;
@@ -181,6 +184,7 @@ void log_configure(const LogConfig& config) {
     log_set_details(config.details);
     colours.store(config.colours, std::memory_order_relaxed);
     out_fd.store(config.fd, std::memory_order_relaxed);
+    out_file.store(config.file, std::memory_order_release);
     callback.store(config.callback, std::memory_order_release);
     log_set_level(config.level);
 }
@@ -191,6 +195,7 @@ LogConfig log_config() {
     c.details = details.load(std::memory_order_relaxed);
     c.colours = colours.load(std::memory_order_relaxed);
     c.fd = out_fd.load(std::memory_order_relaxed);
+    c.file = out_file.load(std::memory_order_relaxed);
     c.callback = callback.load(std::memory_order_relaxed);
     c.now_ns = clock_ns.load(std::memory_order_relaxed);
     return c;

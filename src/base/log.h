@@ -40,14 +40,18 @@ enum class LogLevel : int {
 inline constexpr LogLevel kMaxLogLevel = LogLevel(VMA_MAX_LOG_LEVEL);
 inline constexpr size_t kLogLineMax = 2048;  // bytes of a whole line
 
+class OwnFd;
+
 using LogCallback = void (*)(int level,
                              const char* line);  // line: NUL terminated, with its newline
 
 struct LogConfig {
     LogLevel level = LogLevel::info;
-    int details = 0;                 // 0..3
-    bool colours = false;            // the caller asks isatty: colours are for terminals
-    int fd = 2;                      // borrowed
+    int details = 0;       // 0..3
+    bool colours = false;  // the caller asks isatty: colours are for terminals
+    int fd = 2;            // borrowed
+    const OwnFd* file =
+        nullptr;  // instead of fd, wherever it is moved to; lives to the process's end
     LogCallback callback = nullptr;  // when set, receives the lines instead of fd
     int64_t (*now_ns)() =
         nullptr;  // monotonic clock for details 3 and the rate limit; null: no time

@@ -91,13 +91,17 @@ void start_log(const Options& options) {
     if (!options.log_file.empty()) {
         const int fd = int(sys::raw(SYS_openat, AT_FDCWD, sys::ptr(options.log_file.c_str()),
                                     O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-        static OwnFd log_fd;
-        if (fd >= 0 && log_fd.adopt(fd))
-            config.fd = log_fd.fd();
-        else
+        // Never given back: what runs after the exit handlers logs, too, and the number could be the program's by then.
+        OwnFd* const file = new OwnFd;
+        if (fd >= 0 && file->adopt(fd)) {
+            config.fd = file->fd();
+            config.file = file;
+        } else {
+            delete file;
             state().notes.push_back(
                 {LogLevel::warning, "VMA_LOG_FILE: cannot open '" + options.log_file + "' (errno " +
                                         std::to_string(-fd) + "), logging to standard error"});
+        }
     }
     config.callback = reinterpret_cast<LogCallback>(options.log_cb_func_ptr);
     config.colours = options.log_colors && config.callback == nullptr && isatty(config.fd);

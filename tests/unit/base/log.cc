@@ -1,6 +1,7 @@
 // The log's lines, destinations and limits.
 #include "base/log.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -8,6 +9,8 @@
 #include <cerrno>
 #include <string>
 #include <vector>
+
+#include "base/own_fd.h"
 
 namespace vma {
 namespace {
@@ -120,6 +123,31 @@ TEST_F(Log, WritesToAFileDescriptor) {
     EXPECT_EQ(read(ends[0], text, sizeof(text)), 17);
     EXPECT_STREQ(text, " VMA INFO: one 1\n");
     close(ends[0]);
+}
+
+// The number may become the program's: by dup2() onto it, and by anything once the file is closed.
+TEST_F(Log, FollowsItsFileToAnotherNumber) {
+    int log[2], program[2];
+    ASSERT_EQ(pipe(log), 0);
+    ASSERT_EQ(pipe2(program, O_NONBLOCK), 0);
+    OwnFd file;
+    ASSERT_TRUE(file.adopt(log[1]).ok());
+    config_.callback = nullptr;
+    config_.fd = file.fd();
+    config_.file = &file;
+    log_configure(config_);
+    const int was = file.fd();
+    ASSERT_TRUE(own_fd_relocate(was));
+    ASSERT_EQ(dup2(program[1], was), was);
+    vma_log(info, "a", "one");
+    file.reset();
+    vma_log(info, "a", "two");
+    char text[64] = {};
+    EXPECT_EQ(read(log[0], text, sizeof(text)), 15);
+    EXPECT_STREQ(text, " VMA INFO: one\n");
+    EXPECT_EQ(read(log[0], text, sizeof(text)), 0) << "the end";
+    EXPECT_EQ(read(program[0], text, sizeof(text)), -1) << text;
+    for (const int fd : {was, log[0], program[0], program[1]}) close(fd);
 }
 
 void repeat(int times) {
