@@ -539,9 +539,8 @@ BEHAVIOUR(mmsg_partial, "sendmmsg() that fails in the middle; recvmmsg() that ha
 void mmsg_partial::a() {
     const int s = udp_pair();
     char text[] = "text";
-    iovec iov{text, 4}, big{const_cast<char*>(pattern(1).data()), 70000};
     std::string much = pattern(70000);
-    big.iov_base = much.data();
+    iovec iov{text, 4}, big{much.data(), much.size()};
     mmsghdr m[4]{};
     for (int i = 0; i < 4; i++) {
         m[i].msg_hdr.msg_iov = i == 2 ? &big : &iov;

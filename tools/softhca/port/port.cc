@@ -163,7 +163,7 @@ class Port {
 }  // namespace
 
 int main(int argc, char** argv) {
-    if (argc != 2) {
+    if (argc != 2 || argv[1][0] == '-') {
         std::fprintf(stderr, "usage: softhca_port IFACE\n");
         return 2;
     }
