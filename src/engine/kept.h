@@ -1,6 +1,6 @@
 // KeptPackets: received packets of one shard that the program has, because it took them without a copy or its receive callback
 // holds them. All are memory of the shard's pool, never a ring's: what a program may look at stays where it is. They fill the
-// receive buffer of the socket that they came for until they are given back (docs/decisions/0015-kept-packets.md).
+// receive buffer of the socket that they came for until they are given back (docs/decisions/0017-kept-packets.md).
 // Used under the shard lease.
 #pragma once
 

@@ -1,5 +1,5 @@
 // Receiving without a copy: the program gets the addresses of packets and keeps these until it gives them back
-// (docs/decisions/0015-kept-packets.md).
+// (docs/decisions/0017-kept-packets.md).
 #pragma once
 
 #include <sys/uio.h>
