@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "engine/tcp_waiting.h"
 #include "sock/stats_rows.h"
 #include "sock/tcp_info.h"
 #include "sock/tcp_socket.h"
@@ -17,23 +18,6 @@ uint64_t ring_bit(const Shard* shard) {
     const auto shards = Runtime::shards();
     const auto place = std::find(shards.begin(), shards.end(), shard) - shards.begin();
     return place < 64 && size_t(place) < shards.size() ? uint64_t(1) << place : 0;
-}
-
-// Why the connection sends nothing at the moment, in the order in which the reasons count.
-// [lease]
-stats::Waiting waiting_for(const Shard& shard, const TcpConnection& c, const tcp::Numbers& n) {
-    const tcp::Tcb& t = c.tcb;
-    if (!t.synchronised()) return stats::Waiting::handshake;
-    if (n.notsent_bytes == 0) return stats::Waiting::application;
-    if (!c.path.resolved) return stats::Waiting::neighbor;
-    const uint32_t flight = t.flight();
-    if (flight >= t.snd.wnd) return stats::Waiting::peer_window;
-    if (flight + t.snd.mss > t.cc.cwnd) return stats::Waiting::congestion;
-    if (t.timers.pace_wait) return stats::Waiting::pacing;
-    if (flight + t.snd.mss > t.snd.wnd) return stats::Waiting::peer_window;
-    if (!shard.has_room({c.tuple.local, c.tuple.remote, IPPROTO_TCP})) return stats::Waiting::ring;
-    if (n.notsent_bytes < t.snd.mss) return stats::Waiting::nagle;
-    return stats::Waiting::none;
 }
 
 // [lease]

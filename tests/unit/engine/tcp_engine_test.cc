@@ -13,6 +13,7 @@
 #include "base/own_fd.h"
 #include "engine/network_monitor.h"
 #include "engine/shard.h"
+#include "engine/tcp_waiting.h"
 #include "stack/tcp/segment_io.h"
 #include "support/quiet_ring.h"
 #include "wire/checksum.h"
@@ -439,6 +440,9 @@ class SharedMemoryTest : public EngineTest {
         for (const Sent& s : ring_->sent) n += s.payload;
         return n;
     }
+    stats::Waiting waiting(const TcpConnection& c) {
+        return waiting_for(*shard_, c, tcp::numbers(c.tcb, now_));
+    }
     void all_gone() {
         engine().peers_gone([](const FlowTuple&) { return true; }, now_);
     }
@@ -458,12 +462,14 @@ TEST_F(SharedMemoryTest, AFullRingIsAWaitAndNoLoss) {
     engine().release_hold(*c, now_);
     EXPECT_EQ(text_sent(), 0u);
     EXPECT_EQ(c->tcb.snd.nxt, Seq{1000}) << "no segment was made";
+    EXPECT_EQ(waiting(*c), stats::Waiting::ring);
     ring_->room = true;
     ASSERT_LE(engine().next_deadline(), now_ + Duration::millis(2));
     now_ = engine().next_deadline();
     engine().run_deadlines(now_);
     EXPECT_EQ(text_sent(), 3000u);
     EXPECT_EQ(engine().counters().frames_refused, 0u);
+    EXPECT_EQ(waiting(*c), stats::Waiting::application);
 }
 
 TEST_F(SharedMemoryTest, WhoDiesInOrderEndsTheStream) {
