@@ -453,10 +453,10 @@ TEST(RulesReview, TellsWhatNeverMatches) {
 
 TEST(RulesReview, WhatCoversAPatternMatchesAllThatItMatches) {
     std::vector<EndpointPattern> patterns;
-    for (const Match& m : kMatches)
-        for (const RuleReview& r :
-             parse(std::string("use os tcp_server ") + m.pattern).rules.review())
-            patterns.push_back(r.rule->first);
+    for (const Match& m : kMatches) {
+        const auto parsed = parse(std::string("use os tcp_server ") + m.pattern);
+        for (const RuleReview& r : parsed.rules.review()) patterns.push_back(r.rule->first);
+    }
     unsigned covered = 0;
     for (const EndpointPattern& wide : patterns)
         for (const EndpointPattern& narrow : patterns) {
