@@ -16,6 +16,7 @@ import tempfile
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
 from netns import binary, eventually
+from viewed import echoes
 
 PORT = 7410
 
@@ -96,13 +97,7 @@ class Frames(Captured):
     script = "udp_seen.py"
 
     def talk(self, count, port=PORT):
-        peer = self.a.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.addCleanup(peer.close)
-        peer.settimeout(5)
-        for i in range(count):
-            peer.sendto(b"%d" % i, (self.b.ip, port))
-            self.assertEqual(peer.recv(100), b"%d" % i)
-        return peer.getsockname()[1]
+        return echoes(self, port, count)
 
     def bad_sum(self):
         """A datagram whose checksum is wrong: the library drops it."""

@@ -64,8 +64,9 @@ class Installed:
     def run(self, argv, **options):
         return self._space.run(argv, prefix=self._enter, **options)
 
-    def wait_served(self, port, process):
-        self._space.wait_served(port, process, viewer=[*self._enter, "/usr/bin/vma_stats"])
+    def wait_served(self, port, process, timeout=10.0, viewer=None):
+        """By the viewer of the packages, whatever is given."""
+        self._space.wait_served(port, process, timeout, [*self._enter, "/usr/bin/vma_stats"])
         programs = (os.readlink(f"/proc/{pid}/exe") for pid in self.pids())
         self.brokers += [program for program in programs if program.endswith("/vmad")]
 

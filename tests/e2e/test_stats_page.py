@@ -16,7 +16,7 @@ import tempfile
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
 from netns import binary, eventually
-from viewed import PORT, Viewed
+from viewed import PORT, Viewed, echoes
 
 NOBODY, GAMES = 65534, 60
 SOCKETS = 10_000
@@ -65,12 +65,7 @@ class Hostile(Viewed):
     script = "udp_seen.py"
 
     def talk(self, count=1):
-        peer = self.a.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.addCleanup(peer.close)
-        peer.settimeout(5)
-        for i in range(count):
-            peer.sendto(b"%d" % i, (self.b.ip, PORT))
-            self.assertEqual(peer.recv(100), b"%d" % i)
+        echoes(self, PORT, count)
 
     def test_another_version(self):
         with open(self.page, "rb") as f:

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import tempfile
 
@@ -11,6 +12,17 @@ import case
 from netns import binary
 
 PORT = 7400
+
+
+def echoes(test, port, count):
+    """Sends so many datagrams from namespace a to the program in b, which sends each back; the port that they came from."""
+    peer = test.a.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    test.addCleanup(peer.close)
+    peer.settimeout(5)
+    for i in range(count):
+        peer.sendto(b"%d" % i, (test.b.ip, port))
+        test.assertEqual(peer.recv(100), b"%d" % i)
+    return peer.getsockname()[1]
 
 
 class Viewed(case.NetCase):
