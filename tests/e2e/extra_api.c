@@ -4,20 +4,6 @@
 
 #include <dlfcn.h>
 
-#if VMA_API_VERSION != 606
-/* Until the peer's link address is known: the kernel asks for it with the first datagram. */
-static void resolve(int fd) {
-    unsigned char header[64];
-    for (int i = 0; i < 500; i++) {
-        uint16_t size = sizeof header;
-        if (CALL3(HEADER, fd, header, &size) == 0) return;
-        EXPECT(send(fd, "resolve", 7, 0), 7);
-        usleep(10000); /* the kernel's neighbour table has no event for this program */
-    }
-    EXPECT(0, 1);
-}
-#endif
-
 /* Each slot is a function, and those without an effect say so. */
 static void table(void) {
     for (size_t offset = 0; offset < SIZE; offset += 8)
@@ -107,7 +93,6 @@ static void rings(void) {
     FAILS(CALL3(RING_FDS, udp, fds, 0), EINVAL);
     FAILS(CALL3(RING_FDS, udp, NULL, 4), EINVAL);
     EXPECT(CALL3(RING_FDS, 0, fds, 4), 0);
-    resolve(udp);
     const struct sockaddr_in peer = address(peer_ip, peer_port),
                              nowhere = address("203.0.113.9", 9);
     EXPECT(CALL3(TX_RING, udp, &peer, sizeof peer), fds[0]);
@@ -129,7 +114,6 @@ static void header(void) {
     const unsigned char protocol[] = {17, 6};
     for (int i = 0; i < 2; i++) {
         const int fd = connected(i ? SOCK_STREAM : SOCK_DGRAM);
-        if (i == 0) resolve(fd);
         struct sockaddr_in mine;
         socklen_t len = sizeof mine;
         EXPECT(getsockname(fd, (struct sockaddr*)&mine, &len), 0);
@@ -159,7 +143,6 @@ static void dump(void) {
 
 static void dummy(void) {
     const int udp = connected(SOCK_DGRAM);
-    resolve(udp);
     for (int i = 0; i < 5; i++) EXPECT(send(udp, "dummy", 5, VMA_SND_FLAGS_DUMMY), 5);
     char large[3000] = "";
     FAILS(send(udp, large, sizeof large, VMA_SND_FLAGS_DUMMY), EMSGSIZE);
