@@ -364,10 +364,10 @@ void exec_with_listener::b() {
     const int pid = fork();
     if (pid == 0) {
         setenv("LISTEN_FDS", "1", 1);
-        execlp("python3", "python3", "-c",
-               "import socket; c, _ = socket.socket(fileno=3).accept(); "
-               "c.sendall(b'by the new program'); c.close()",
-               nullptr);
+        execl("/usr/bin/python3", "python3", "-c",
+              "import socket; c, _ = socket.socket(fileno=3).accept(); "
+              "c.sendall(b'by the new program'); c.close()",
+              nullptr);
         _exit(98);
     }
     step("listening");

@@ -253,8 +253,8 @@ void spawn_waiting::b() {
     const int pid = vfork();
     if (pid == 0) {
         dup2(l, 0);
-        execlp("python3", "python3", "-Bc",
-               "import socket; socket.socket(fileno=0).accept()[0].sendall(b'yes')", nullptr);
+        execl("/usr/bin/python3", "python3", "-Bc",
+              "import socket; socket.socket(fileno=0).accept()[0].sendall(b'yes')", nullptr);
         _exit(9);
     }
     SEE(outcome(pid));
