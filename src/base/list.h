@@ -22,7 +22,7 @@ struct ListHook {
 template <class T, ListHook T::*Hook>
 class List {
   public:
-    List() { head_.prev = head_.next = &head_; }
+    constexpr List() { head_.prev = head_.next = &head_; }
     List(const List&) = delete;
     List& operator=(const List&) = delete;
 

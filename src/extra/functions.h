@@ -5,11 +5,13 @@
 
 namespace vma::extra {
 
+int register_recv_callback(int s, vma_recv_callback_t callback, void* context);
 int recvfrom_zcopy(int s, void* buf, size_t len, int* flags, sockaddr* from, socklen_t* fromlen);
 int free_packets(int s, vma_packet_t* pkts, size_t count);
 // Of layout 606: one vma_datagram_t, and an array of ids.
 int recvfrom_zcopy_606(int s, void* buf, size_t len, int* flags, sockaddr* from,
                        socklen_t* fromlen);
+int register_recv_callback_606(int s, vma_recv_callback_t callback, void* context);
 int free_datagrams(int s, void** ids, size_t count);
 int add_conf_rule(const char* line);
 int thread_offload(int offload, pthread_t thread);

@@ -8,6 +8,10 @@ namespace vma::extra {
 
 using Newest = vma_api_t;
 
+// vma_info_t of layout 606 ends where the times begin.
+inline constexpr size_t kInfo606 = offsetof(vma_info_t, hw_timestamp);
+static_assert(kInfo606 == 48);
+
 struct Layout606 {
     decltype(Newest::register_recv_callback) register_recv_callback;
     decltype(Newest::recvfrom_zcopy) recvfrom_zcopy;

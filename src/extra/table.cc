@@ -21,14 +21,15 @@ int not_there(Arguments...) {
 
 // Those that do something.
 constexpr uint64_t kSupported =
-    VMA_EXTRA_API_RECVFROM_ZCOPY | VMA_EXTRA_API_FREE_PACKETS | VMA_EXTRA_API_ADD_CONF_RULE |
-    VMA_EXTRA_API_THREAD_OFFLOAD | VMA_EXTRA_API_DUMP_FD_STATS |
-    VMA_EXTRA_API_GET_SOCKET_RINGS_NUM | VMA_EXTRA_API_GET_SOCKET_RINGS_FDS |
-    VMA_EXTRA_API_GET_SOCKET_TX_RING_FD | VMA_EXTRA_API_GET_SOCKET_NETWORK_HEADER;
+    VMA_EXTRA_API_REGISTER_RECV_CALLBACK | VMA_EXTRA_API_RECVFROM_ZCOPY |
+    VMA_EXTRA_API_FREE_PACKETS | VMA_EXTRA_API_ADD_CONF_RULE | VMA_EXTRA_API_THREAD_OFFLOAD |
+    VMA_EXTRA_API_DUMP_FD_STATS | VMA_EXTRA_API_GET_SOCKET_RINGS_NUM |
+    VMA_EXTRA_API_GET_SOCKET_RINGS_FDS | VMA_EXTRA_API_GET_SOCKET_TX_RING_FD |
+    VMA_EXTRA_API_GET_SOCKET_NETWORK_HEADER;
 
 // Given out as pointers to what may be changed, as VMA's are: some programs put functions of their own in.
 vma_api_t g_newest = {
-    .register_recv_callback = not_there,
+    .register_recv_callback = register_recv_callback,
     .recvfrom_zcopy = recvfrom_zcopy,
     .free_packets = free_packets,
     .add_conf_rule = add_conf_rule,
@@ -52,7 +53,7 @@ vma_api_t g_newest = {
 };
 
 Layout902 g_902 = {
-    .register_recv_callback = not_there,
+    .register_recv_callback = register_recv_callback,
     .recvfrom_zcopy = recvfrom_zcopy,
     .free_packets = free_packets,
     .add_conf_rule = add_conf_rule,
@@ -78,7 +79,7 @@ Layout902 g_902 = {
 };
 
 Layout606 g_606 = {
-    .register_recv_callback = not_there,
+    .register_recv_callback = register_recv_callback_606,
     .recvfrom_zcopy = recvfrom_zcopy_606,
     .free_datagrams = free_datagrams,
     .add_conf_rule = add_conf_rule,

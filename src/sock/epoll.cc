@@ -13,6 +13,7 @@
 #include "base/own_fd.h"
 #include "sock/context.h"
 #include "sock/fd_table.h"
+#include "sock/screen.h"
 #include "sock/slab.h"
 #include "sock/udp_socket.h"
 
@@ -512,6 +513,7 @@ Outcome Epoll::wait(int epfd, epoll_event* out, int max, const timespec* timeout
     if (timeout && timeout->tv_sec == 0 && timeout->tv_nsec == 0) {
         for (Shard* shard : target.shards()) shard->progress();
         TwinEvents::drain();
+        Screens::run();
         target.ready(true);
         return target.answer(ready_counts_);
     }

@@ -18,6 +18,7 @@
 #include "sock/epoll.h"
 #include "sock/fd_table.h"
 #include "sock/handover.h"
+#include "sock/screen.h"
 #include "sock/stats_rows.h"
 #include "sock/tcp_socket.h"
 #include "sock/thread_offload.h"
@@ -139,6 +140,7 @@ void fork_in_child() {
     tcp_forget_in_child();
     epoll_forget_in_child();
     thread_offload_forget_in_child();
+    Screens::forget_in_child();
     stats_forget_in_child();
     broker_forget_in_child(door);
     Runtime::forget_in_child();

@@ -28,6 +28,15 @@ struct Object {
 // Called when the last reference is gone; implemented by api.cc: returns the record to its slab.
 void destroy_object(Object* object);
 
+// A reference for who has only found it. False: the last one is gone.
+inline bool try_reference(Object& object) {
+    uint32_t refs = object.refs.load(std::memory_order_relaxed);
+    while (refs != 0 && !(refs & Object::kDead))
+        if (object.refs.compare_exchange_weak(refs, refs + 1, std::memory_order_acq_rel))
+            return true;
+    return false;
+}
+
 inline void release_object(Object* object) {
     uint32_t expected = object->refs.fetch_sub(1, std::memory_order_acq_rel) - 1;
     // A reader that lost the race may take and drop a reference on a dead record: only one thread wins the CAS.

@@ -11,6 +11,7 @@
 #include "sock/epoll.h"
 #include "sock/fd_table.h"
 #include "sock/fork.h"
+#include "sock/screen.h"
 #include "sock/tcp_socket.h"
 #include "sock/udp_socket.h"
 
@@ -252,6 +253,7 @@ void publish(Place& place, stats::WaitKind kind) {
 int wait_in(Place& place, PollSet& set, const timespec* timeout, const sigset_t* mask) {
     for (Shard* shard : Context::shards()) shard->progress();
     TwinEvents::drain();
+    Screens::run();
     if (timeout && timeout->tv_sec == 0 && timeout->tv_nsec == 0) {
         if (set.ready(false)) return set.count;
         // Nothing there: a signal that the mask lets in is told, even without waiting.

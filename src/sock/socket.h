@@ -18,6 +18,7 @@
 #include "sock/api.h"
 #include "sock/latency.h"
 #include "sock/pollable.h"
+#include "sock/screen.h"
 #include "sock/wait.h"
 #include "stats/layout.h"
 
@@ -75,6 +76,7 @@ class Socket : public Pollable {
     void descriptor_added() { descriptors_.fetch_add(1, std::memory_order_relaxed); }
     // True: it was the last one.
     bool descriptor_closed(int fd);
+    bool is_open() const { return descriptors_.load(std::memory_order_relaxed) != 0; }
 
     // The epoll set of twins reported `events` for the record with this generation. True if it was for this socket.
     bool twin_event(uint16_t generation_low, uint32_t events);
@@ -97,6 +99,14 @@ class Socket : public Pollable {
     // False: this socket has given out none of this id.
     bool give_back(const void* id);
 
+    // ---- Receive callback (screen.h)
+    Screening screening;
+    // A callback, or none: what it has not seen is readable then.
+    virtual void set_screen(const Screen& screen) = 0;
+    // Shows all that waits for the callback, unless another thread is at it. True: something was shown. No lock is held.
+    using AskProgram = ScreenAnswer (*)(const Screen&, const ShownPacket&);
+    bool show_waiting(AskProgram ask);
+
     // ---- For the extra API (udp_rings.cc, tcp_rings.cc)
     // Doorbells of the rings that receive for it into `out` as far as there is room; how many there are.
     virtual unsigned ring_fds(std::span<int> out) = 0;
@@ -117,6 +127,7 @@ class Socket : public Pollable {
     void forget_locks_in_child() override {
         Pollable::forget_locks_in_child();
         new (&control_) std::mutex;
+        screening.forget_in_child();
     }
     // In a forked child: the twin is all there is.
     virtual void become_twin_in_child() = 0;
@@ -140,6 +151,11 @@ class Socket : public Pollable {
     void give_share();
     // The program has closed the socket: what it still has is the pool's again.
     void reclaim_kept();
+    // Is there something to show?
+    virtual bool unscreened() = 0;
+    // Shows one packet. stuck: there is one, and no memory for it; it waits for the next.
+    enum class Showing : uint8_t { nothing, one, stuck };
+    virtual Showing show_one(AskProgram ask) = 0;
     // [lease of `shard`] Room in the receive buffer that a packet took.
     virtual void kept_returned(Shard& shard, const Kept& kept) = 0;
     // One line for the log: at info when the user would not expect it, else at debug.

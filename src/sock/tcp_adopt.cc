@@ -276,6 +276,7 @@ Reason TcpSocket::read_in(int fd, Way& way) {
         return reason_of(released.error());
     }
     connection_ = *made;
+    screen_connection();
     shard_ = way.shard;
     so_error_.store(0, std::memory_order_relaxed);
     read_shutdown_.store(false, std::memory_order_relaxed);

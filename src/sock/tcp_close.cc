@@ -159,6 +159,7 @@ void TcpSocket::teardown() {
     stats_closed(*this);
     reclaim_kept();
     end_connection();
+    Screens::remove(*this);  // no ring tells it anything any more
     give_share();
 }
 

@@ -260,6 +260,7 @@ Outcome TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len, TcpFirst
             return Outcome::kernel();
         }
         connection_ = *connection;
+        screen_connection();
         shard_ = shard;
         local_ = local;
         remote_ = to;

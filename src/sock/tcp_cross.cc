@@ -369,6 +369,7 @@ bool TcpSocket::enter_ring(const ShmMessage& theirs, bool held) {
     c->held = held;
     Epoll::leave_kernel(*this);
     connection_ = c;
+    screen_connection();
     shard_ = shard;
     so_error_.store(0, std::memory_order_relaxed);
     read_shutdown_.store(false, std::memory_order_relaxed);

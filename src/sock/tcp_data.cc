@@ -139,10 +139,10 @@ class TcpTransfer final : public WaitTarget {
     bool step_receive() {
         Receive& r = *receive;
         TcpEngine& engine = shard_->tcp();
-        if (tcp::unread_bytes(tcb()) < r.low_water - std::min(r.done, r.low_water)) shard_->poll();
-        if (r.taker && tcp::unread_bytes(tcb()) > 0 && take_frames()) return true;
+        if (socket_.readable_bytes() < r.low_water - std::min(r.done, r.low_water)) shard_->poll();
+        if (r.taker && socket_.readable_bytes() > 0 && take_frames()) return true;
         Instant now{};
-        while (r.done < r.wanted && tcp::unread_bytes(tcb()) > 0) {
+        while (r.done < r.wanted && socket_.readable_bytes() > 0) {
             if (now.ns == 0) now = monotonic_now();
             iovec step[IovCursor::kStep];
             size_t n = 0;
@@ -171,13 +171,15 @@ class TcpTransfer final : public WaitTarget {
                 engine.pull(*socket_.connection_, now);
                 engine.flush(now);
             }
+            socket_.note_read();
             socket_.update_ready();
         }
         // No byte wanted: Linux waits for one all the same, and leaves it.
         const bool enough = r.wanted == 0
-                                ? tcp::unread_bytes(tcb()) > 0
+                                ? socket_.readable_bytes() > 0
                                 : r.done >= r.wanted || (r.done > 0 && r.done >= r.low_water);
         if (enough) return finish_receive();
+        if (socket_.held_by_screen()) return false;
         if (tcb().rcv.fin_done || tcb().read_shutdown || tcb().state == tcp::State::CLOSED ||
             tcb().state == tcp::State::TIME_WAIT) {
             if (r.done > 0) return finish_receive();
@@ -212,6 +214,7 @@ class TcpTransfer final : public WaitTarget {
             outcome = Outcome::error(EIO);
             return r.taker->must();
         }
+        socket_.note_read();
         socket_.update_ready();
         return finish_receive();
     }
@@ -428,6 +431,7 @@ Outcome TcpSocket::receive(int fd, msghdr* msg, int flags, Taker* taker) {
                    : transfer.outcome;
     };
     if (transfer.ready(false)) return answer();
+    if (Screens::run() && transfer.ready(false)) return answer();
     const bool may_wait = !nonblocking() && !(flags & MSG_DONTWAIT);
     auto partial = [&](int error) {
         if (r.done > 0) {
@@ -643,7 +647,7 @@ Outcome TcpSocket::ioctl(int fd, unsigned long request, void* arg) {
             if (connection_ == nullptr) return Outcome::kernel();
             if (request == FIONREAD) {
                 shard_->poll();
-                *out = int(tcp::unread_bytes(connection_->tcb));
+                *out = int(readable_bytes());
             } else {
                 *out = int(request == SIOCOUTQ ? tcp::unacked_bytes(connection_->tcb)
                                                : tcp::unsent_bytes(connection_->tcb));

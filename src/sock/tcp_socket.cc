@@ -95,6 +95,7 @@ void TcpSocket::become_twin_in_child() {
     kernel_calls_.store(0, std::memory_order_relaxed);
     const Phase phase = phase_.load(std::memory_order_relaxed);
     connection_ = nullptr;
+    (void)shown_.detach();  // the parent's
     shard_ = nullptr;
     listeners_count_ = 0;
     steered_count_ = 0;
@@ -128,12 +129,12 @@ void TcpSocket::update_ready() {
     const tcp::Tcb& t = connection_->tcb;
     uint32_t events = 0;
     const bool closed = t.state == tcp::State::CLOSED || t.state == tcp::State::TIME_WAIT;
-    const bool receive_done = t.rcv.fin_done || t.read_shutdown || closed;
+    const bool receive_done = (t.rcv.fin_done && !held_by_screen()) || t.read_shutdown || closed;
     const bool send_done = t.snd.fin_queued || closed;
     if ((receive_done && send_done) || t.state == tcp::State::CLOSED) events |= EPOLLHUP;
     if (receive_done) events |= EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;
     if (t.state != tcp::State::SYN_SENT) {
-        if (tcp::unread_bytes(t) >=
+        if (readable_bytes() >=
             uint32_t(std::max(1, receive_low_water_.load(std::memory_order_relaxed))))
             events |= EPOLLIN | EPOLLRDNORM;
         if (send_done || tcp::writable(t)) events |= EPOLLOUT | EPOLLWRNORM;
@@ -160,6 +161,8 @@ void TcpSocket::on_events(uint32_t events, int error) {
     if (events & (tcp::kConnected | tcp::kFailed))
         phase_.store(Phase::connected, std::memory_order_release);
     const uint32_t before = ready_.load(std::memory_order_relaxed);
+    if (held_by_screen()) [[unlikely]]
+        Screens::add(*this);
     update_ready();
     const uint32_t after = ready_.load(std::memory_order_relaxed);
     // What Linux's wake-ups carry: data tells readers, a change of state everybody, the last acknowledgement only who lingers.

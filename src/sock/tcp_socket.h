@@ -64,6 +64,9 @@ class TcpSocket final : public Socket {
     }
     void teardown() override;
     void kept_returned(Shard& shard, const Kept& kept) override;
+    void set_screen(const Screen& screen) override;
+    bool unscreened() override;
+    Showing show_one(AskProgram ask) override;
     // SO_LINGER with a time: before the descriptor goes, waits until everything is acknowledged or the time is over.
     void linger();
     // A listener is served by the kernel until this process shows that it accepts here (process-model.md section 4).
@@ -193,6 +196,23 @@ class TcpSocket final : public Socket {
     Outcome connect_result();
     Outcome rehearse(const msghdr* msg, int flags);
     Packet keep_frame();
+    // [lease] Unread text that waits for the callback: all of it or none. While something is readable, what comes joins it.
+    bool held_by_screen() const {
+        return screening.on() && !passing_ && tcp::unread_bytes(connection_->tcb) > 0;
+    }
+    bool something_to_show() const {
+        return connection_ != nullptr && !connection_->leaving && held_by_screen();
+    }
+    // [lease] Bytes that a reader may have.
+    uint32_t readable_bytes() const {
+        return held_by_screen() ? 0 : tcp::unread_bytes(connection_->tcb);
+    }
+    // [lease] The connection is another one, and may have brought text.
+    void screen_connection();
+    // [lease] Some were read.
+    void note_read() {
+        if (tcp::unread_bytes(connection_->tcb) == 0) passing_ = false;
+    }
     Outcome connect_again();
     void drop_failed_connection();
     uint16_t take_port(int fd, const IpAddr& from, const Endpoint& to, Shard& shard);
@@ -263,6 +283,8 @@ class TcpSocket final : public Socket {
     std::atomic<Phase> phase_{Phase::fresh};
     Shard* shard_ = nullptr;
     TcpConnection* connection_ = nullptr;
+    bool passing_ = false;  // [lease] the callback let through what is unread
+    Packet shown_;          // [lease] what the callback looks at, once the queue has dropped it
     Endpoint local_, remote_;
     std::array<Listening, kMaxListeners> listeners_;
     unsigned listeners_count_ = 0;

@@ -76,6 +76,8 @@ bool UdpSocket::is_read_elsewhere(Reason why) const {
 }
 
 bool UdpSocket::hand_back(Reason why) {
+    // What its callback has not seen is the kernel's like the rest.
+    if (screening.on()) set_screen({});
     std::lock_guard guard(control_);
     if (state() == SocketState::undecided) become_kernel(why);
     if (state() == SocketState::kernel) return true;
@@ -124,10 +126,11 @@ void UdpSocket::move_queue_to_twin() {
 
 // control_ held. The socket leaves the library's hands once nothing is queued in it.
 void UdpSocket::finish_hand_back_if_drained() {
+    if (shown_) return;  // its callback may still let one through
     const unsigned count = presence_count_.load(std::memory_order_acquire);
     for (unsigned i = 0; i < count; i++) {
         LeaseGuard guard(presences_[i].shard->lease());
-        if (presences_[i].endpoint->readable()) return;
+        if (presences_[i].endpoint->queued() != 0) return;
     }
     become_kernel(reason());
 }

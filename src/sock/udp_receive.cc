@@ -173,6 +173,7 @@ Outcome UdpSocket::receive(int fd, msghdr* msg, int flags, Taker* taker) {
         return Outcome::kernel();
     UdpReceive target(*this, fd, *msg, flags, taker);
     if (target.ready(false)) return target.outcome;
+    if (Screens::run() && target.ready(false)) return target.outcome;
     if (!may_wait) {
         if (is_empty_look_due() && TwinEvents::drain() && target.ready(false))
             return target.outcome;
@@ -215,8 +216,10 @@ Outcome UdpSocket::next_datagram_size(int fd) {
 
 void UdpSocket::ring_ready(const UdpEndpoint& endpoint) {
     const unsigned n = presence_count_.load(std::memory_order_relaxed);
+    if (endpoint.screened) [[unlikely]]
+        Screens::add(*this);
     for (unsigned i = 0; i < n; i++)
-        if (presences_[i].endpoint == &endpoint)
+        if (presences_[i].endpoint == &endpoint && endpoint.readable())
             ring_ready_.fetch_or(1u << i, std::memory_order_release);
     watch.notify(EPOLLIN | EPOLLPRI | EPOLLRDNORM | EPOLLRDBAND);
 }

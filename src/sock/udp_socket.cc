@@ -138,6 +138,7 @@ UdpSocket::Presence* UdpSocket::presence_in(Shard& shard) {
     UdpEndpoint* endpoint = shard.make_udp(local_);
     if (endpoint == nullptr) return nullptr;
     endpoint->owner = this;
+    endpoint->screened = screening.on();
     const uint32_t limit = receive_buffer_.load(std::memory_order_relaxed);
     if (limit) endpoint->set_receive_limit(limit);
     endpoint->set_whole_trains(wanted_.load(std::memory_order_relaxed) & kWantGro);
@@ -371,6 +372,7 @@ void UdpSocket::teardown() {
     stats_closed(*this);
     reclaim_kept();
     leave_shards();
+    Screens::remove(*this);  // no ring tells it anything any more
     // A child may hold the descriptor: what is queued is its to read.
     if (const ShareRecord* record = share(); record && record->forks != forks_so_far())
         move_queue_to_twin();

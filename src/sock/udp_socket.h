@@ -49,6 +49,9 @@ class UdpSocket final : public Socket {
     uint32_t poll_events() override;
     void teardown() override;
     void kept_returned(Shard& shard, const Kept& kept) override;
+    void set_screen(const Screen& screen) override;
+    bool unscreened() override;
+    Showing show_one(AskProgram ask) override;
     // From now on everything goes to the twin, what is queued included; what cannot be moved is still read from here first.
     // Idempotent.
     bool hand_back(Reason why) override;
@@ -150,6 +153,8 @@ class UdpSocket final : public Socket {
     void follow_addresses();
     void become_kernel(Reason why);
     void finish_hand_back_if_drained();
+    // What the callback said of a datagram that it was shown.
+    void answered(Presence& p, Packet packet, const UdpRxInfo& info, ScreenAnswer answer);
     bool is_read_elsewhere(Reason why) const;
     void move_queue_to_twin();
     void read_names(int fd);
@@ -225,6 +230,7 @@ class UdpSocket final : public Socket {
     std::atomic<uint32_t> ring_ready_{
         0};  // bit i: presences_[i]'s endpoint is readable; written under its lease
     std::atomic<bool> handed_back_{false};  // steering is gone, queue not drained yet
+    bool shown_ = false;  // [control_] a datagram is out of its queue, for the callback to look at
     std::atomic<bool> kernel_send_{false};  // every datagram by the twin
     uint64_t steered_generation_ = 0;
     uint32_t looks_ = 0;

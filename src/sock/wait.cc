@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/deferred_signal.h"
 #include "base/own_fd.h"
+#include "sock/screen.h"
 #include "sock/socket.h"
 
 namespace vma::sock {
@@ -54,7 +55,8 @@ int sleep_once(WaitTarget& target, const WaitLimits& limits, Instant now) {
 
     int result = 0;
     const bool ready = !pending && target.ready(false);
-    if (!pending && !ready) {
+    // Nobody else may come to show what arrived just now.
+    if (!pending && !ready && !Screens::waiting()) {
         // The kernel wants one array: the caller's descriptors are copied behind ours and the answers copied back.
         pollfd* all = fds;
         const size_t total = own + kernel.size();
@@ -143,6 +145,7 @@ Outcome interrupted_call(Duration timeout) {
 WaitEnd wait_until(WaitTarget& target, SpinGovernor& governor, const WaitLimits& limits) {
     // Rings that always have something must not hide what came by the kernel.
     if (governor.turn_of_twins()) TwinEvents::drain();
+    Screens::run();
     if (target.ready(false)) return WaitEnd::ready;
     const Instant start = monotonic_now();
     Instant now = start;
@@ -160,6 +163,7 @@ WaitEnd wait_until(WaitTarget& target, SpinGovernor& governor, const WaitLimits&
     for (unsigned loop = 1;; loop++) {
         if (pending_signal() != PendingSignal::none) return finish(WaitEnd::interrupted);
         target.progress();
+        Screens::run();
         if (target.ready(false)) return finish(WaitEnd::ready);
         if (now >= next_twins) {
             next_twins = now + kTwinsEvery;
@@ -189,6 +193,7 @@ WaitEnd wait_until(WaitTarget& target, SpinGovernor& governor, const WaitLimits&
         if (slept == kReady) return finish(WaitEnd::ready);
         target.progress();
         TwinEvents::drain();
+        Screens::run();
         if (target.ready(true)) return finish(WaitEnd::ready);
     }
 }

@@ -53,8 +53,8 @@ uint32_t UdpEndpoint::first_size(const UdpRxInfo& info) {
 }
 
 bool UdpEndpoint::peek(UdpDatagram& out) {
-    PacketBuf* buf = queue_.front();
-    if (buf == nullptr) return false;
+    if (!readable()) return false;
+    PacketBuf* buf = head().front();
     const UdpRxInfo& info = buf->as<UdpRxInfo>();
     out.info = &info;
     out.meta = &buf->meta;
@@ -63,26 +63,47 @@ bool UdpEndpoint::peek(UdpDatagram& out) {
 }
 
 uint32_t UdpEndpoint::next_size() {
-    PacketBuf* buf = queue_.front();
-    return buf == nullptr ? 0 : first_size(buf->as<UdpRxInfo>());
+    return readable() ? first_size(head().front()->as<UdpRxInfo>()) : 0;
 }
 
 void UdpEndpoint::consume() {
-    PacketBuf* buf = queue_.front();
-    if (buf == nullptr) return;
-    UdpRxInfo& info = buf->as<UdpRxInfo>();
+    if (readable()) consume_from(head());
+}
+
+// Books what would be read next of the first packet of `from` as read.
+void UdpEndpoint::advance(PacketQueue& from) {
+    UdpRxInfo& info = from.front()->as<UdpRxInfo>();
+    if (&from == &passed_) {
+        passed_count_--;
+        passed_bytes_ -= info.end - info.next;
+    }
     do {
         info.next += segment_bytes(info);
         charged_ -= info.charge;
         queued_--;
     } while (info.whole && info.next < info.end);
-    if (info.next < info.end) return;
-    queue_.pop_front();
-    release_packet(buf);
+}
+
+void UdpEndpoint::consume_from(PacketQueue& from) {
+    advance(from);
+    const UdpRxInfo& info = from.front()->as<UdpRxInfo>();
+    if (info.next == info.end) Packet(from.pop_front()).reset();
 }
 
 Packet UdpEndpoint::keep_front(PacketPool& pool, UdpRxInfo& info) {
-    PacketBuf* buf = queue_.front();
+    return readable() ? take_front(head(), pool, info) : Packet();
+}
+
+void UdpEndpoint::pass(Packet packet, const UdpRxInfo& info) {
+    new (packet->scratch) UdpRxInfo(info);
+    queued_++;
+    passed_count_++;
+    passed_bytes_ += info.end - info.next;
+    passed_.push_back(*packet.detach());
+}
+
+Packet UdpEndpoint::take_front(PacketQueue& from, PacketPool& pool, UdpRxInfo& info) {
+    PacketBuf* buf = from.front();
     if (buf == nullptr) return {};
     info = buf->as<UdpRxInfo>();
     const uint32_t size = first_size(info), charged = charged_;
@@ -93,15 +114,12 @@ Packet UdpEndpoint::keep_front(PacketPool& pool, UdpRxInfo& info) {
         if (size) std::memcpy(kept->data, buf->data + info.next, size);
         kept->len = size;
         kept->meta = buf->meta;
-        consume();
+        consume_from(from);
         info.next = 0;
         info.end = size;
     } else {
-        const uint32_t segment = std::max(segment_bytes(info), 1u);
-        const uint32_t datagrams = std::max((size + segment - 1) / segment, 1u);
-        charged_ -= datagrams * info.charge;
-        queued_ -= datagrams;
-        kept = Packet(queue_.pop_front());
+        advance(from);
+        kept = Packet(from.pop_front());
     }
     info.charge = charged - charged_;
     info.segment_size = 0;
@@ -111,7 +129,8 @@ Packet UdpEndpoint::keep_front(PacketPool& pool, UdpRxInfo& info) {
 }
 
 void UdpEndpoint::purge() {
-    while (readable()) consume();
+    for (PacketQueue* from : {&passed_, &queue_})
+        while (!from->empty()) consume_from(*from);
 }
 
 }  // namespace vma

@@ -84,7 +84,7 @@ class UdpEndpoint {
                admits(source) && groups->admits(group.addr.v4_host(), source.addr.v4_host());
     }
 
-    bool readable() const { return !queue_.empty(); }
+    bool readable() const { return !passed_.empty() || (!screened && !queue_.empty()); }
     // Oldest unread datagram; false when there is none.
     bool peek(UdpDatagram& out);
     // Removes it. Memory goes home with the last piece.
@@ -108,6 +108,19 @@ class UdpEndpoint {
     }                                            // what is queued or kept, in the unit of the limit
     uint32_t queued() const { return queued_; }  // datagrams
 
+    // ---- A screen: readers see only what was let through. What arrives waits for screen_front() until pass() or
+    // kept_returned().
+    bool screened = false;
+    bool unscreened() const { return screened && !queue_.empty(); }
+    // As keep_front(), of those that wait for the screen.
+    Packet screen_front(PacketPool& pool, UdpRxInfo& info) {
+        return take_front(queue_, pool, info);
+    }
+    // Readable from now on, behind those before it; `info` as screen_front() gave it.
+    void pass(Packet packet, const UdpRxInfo& info);
+    uint32_t passed() const { return passed_count_; }  // datagrams, and their payload
+    uint32_t passed_bytes() const { return passed_bytes_; }
+
     UdpCounters counters;
     uint16_t ip_id = 0;     // last IPv4 id of a connected endpoint (ip_id.h); random at connect
     void* owner = nullptr;  // of the layer above (its socket record); not touched here
@@ -121,7 +134,14 @@ class UdpEndpoint {
     // Payload bytes of the first datagram, and of what is read of it at once.
     static uint32_t segment_bytes(const UdpRxInfo& info);
     static uint32_t first_size(const UdpRxInfo& info);
+    // Where the next reader looks.
+    PacketQueue& head() { return passed_.empty() ? queue_ : passed_; }
+    Packet take_front(PacketQueue& from, PacketPool& pool, UdpRxInfo& info);
+    void advance(PacketQueue& from);
+    void consume_from(PacketQueue& from);
 
+    PacketQueue passed_;  // by the screen; single datagrams
+    uint32_t passed_count_ = 0, passed_bytes_ = 0;
     PacketQueue queue_;
     bool whole_trains_ = false;
     uint32_t receive_limit_ = 212992;  // net.core.rmem_default

@@ -233,5 +233,78 @@ class Receive(Program):
         self.each_layout("tcp", do, LAYOUTS[1:])
 
 
+class Callback(Program):
+    """A receive callback drops, lets through and holds."""
+
+    program = "extra_callback"
+    AT = 7171
+
+    def send(self, count):
+        for number in range(count):
+            self.udp.sendto(b"datagram %d" % number, (self.b.ip, self.AT))
+
+    def test_datagrams(self):
+        for way in ("blocking", "poll", "select", "epoll", "looking"):
+            for layout in LAYOUTS if way == "poll" else (908,):
+                with self.subTest(way=way, layout=layout):
+                    program = self.start(way, layout)
+                    program.expect(r"(?m)^ready$", 20)
+                    self.send(30)
+                    self.assertEqual([self.udp.recv(100) for _ in range(10)], [b"datagram %d" % n for n in range(0, 30, 3)])
+                    program.expect(r"(?m)^good$", 20)
+                    counters = self.sockets(program)[str(self.AT)]["counters"]
+                    self.assertEqual({name: counters[name] for name in ("rx_callback", "rx_zcopy", "rx_kept", "rx_packets")},
+                                     {"rx_callback": 30, "rx_zcopy": 10, "rx_kept": 0, "rx_packets": 10})
+                    self.end(program)
+
+    def test_removed(self):
+        program = self.start("removed")
+        program.expect(r"(?m)^ready$", 20)
+        self.send(5)
+        program.expect(r"(?m)^removed$", 20)
+        self.send(5)
+        program.expect(r"(?m)^good$", 20)
+        self.end(program)
+
+    def test_closing(self):
+        program = self.start("closing")
+        program.expect(r"(?m)^ready$", 20)
+        self.send(5)
+        program.expect(r"(?m)^good$", 20)
+        self.end(program)
+
+    def test_reading_inside(self):
+        for who in ("reading", "forking"):
+            with self.subTest(who=who):
+                program = self.start(who)
+                with self.tcp.accept()[0] as connection:
+                    program.expect(r"(?m)^ready$", 20)
+                    connection.sendall(bytes(i % 251 for i in range(5000)))
+                    connection.shutdown(socket.SHUT_WR)
+                    program.expect(r"(?m)^read 4990$", 20)
+                    program.expect(r"(?m)^good$", 20)
+                self.end(program)
+
+    def test_stream(self):
+        program = self.start("stream")
+        connection = self.tcp.accept()[0]
+        with connection:
+            connection.settimeout(20)
+            program.expect(r"(?m)^ready$", 20)
+            text = bytes(i % 251 for i in range(3_000_000))
+            # One by one, so that each way is taken: what comes while something is readable joins it.
+            for number, what in enumerate(("shown 0", "read 1000", "shown 2")):
+                connection.sendall(text[1000 * number:1000 * (number + 1)])
+                program.expect(rf"(?m)^{what}$", 20)
+            connection.sendall(text[3000:])
+            connection.shutdown(socket.SHUT_WR)
+            got = program.expect(r"(?m)^got (\d+) dropped (\d+) kept (\d+) read (\d+)$", 20)
+            total, *ways = map(int, got.groups())
+            self.assertEqual(total, 3_000_000)
+            self.assertGreater(min(ways), 0, got[0])
+            program.expect(r"(?m)^good$", 20)
+        self.end(program)
+
+
 if __name__ == "__main__":
     case.main()

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/order.h"
 
@@ -72,21 +73,42 @@ void ReceiveQueue::consume(uint32_t n) {
         n -= k;
         if (text.len > 0) return;
         --frames;
-        Packet gone(packets.pop_front());
+        drop_front();
     }
 }
 
 Packet ReceiveQueue::take_front() {
     PacketBuf* p = packets.pop_front();
     if (p == nullptr) return {};
+    if (p == held_) held_ = nullptr;
     order_stores();
     bytes -= text_of(*p).len;
     --frames;
     return Packet(p);
 }
 
+void ReceiveQueue::replace_front(Packet packet) {
+    Packet old(packets.pop_front());
+    packets.push_front(*packet.detach());
+}
+
+void ReceiveQueue::hold_front(Packet& keeper) {
+    held_ = front();
+    held_->room = 0;
+    keeper_ = &keeper;
+}
+
+bool ReceiveQueue::let_go() { return std::exchange(held_, nullptr) != nullptr; }
+
+void ReceiveQueue::drop_front() {
+    Packet gone(packets.pop_front());
+    if (&*gone != held_) return;
+    held_ = nullptr;
+    *keeper_ = std::move(gone);
+}
+
 void ReceiveQueue::clear() {
-    while (PacketBuf* p = packets.pop_front()) Packet gone(p);
+    while (front()) drop_front();
     bytes = frames = 0;
 }
 

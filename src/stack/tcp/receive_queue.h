@@ -50,7 +50,18 @@ struct ReceiveQueue {
     // First frame with its text for zero-copy reading, null when empty; take_front() hands the frame over.
     PacketBuf* front() { return packets.front(); }
     Packet take_front();
+    // The same text in other memory.
+    void replace_front(Packet packet);
+    // Somebody looks at the front: if it is dropped meanwhile it goes into `keeper`, not home. Nothing is merged into it.
+    void hold_front(Packet& keeper);
+    // The look is over. False: the front is another one by now.
+    bool let_go();
     void clear();
+
+  private:
+    void drop_front();
+    PacketBuf* held_ = nullptr;  // the front
+    Packet* keeper_ = nullptr;
 };
 
 }  // namespace vma::tcp

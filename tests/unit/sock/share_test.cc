@@ -21,6 +21,9 @@ class PlainSocket final : public Socket {
     void publish_all() override {}
     void dump(LogLevel) override {}
     void kept_returned(Shard&, const Kept&) override {}
+    void set_screen(const Screen&) override {}
+    bool unscreened() override { return false; }
+    Showing show_one(AskProgram) override { return Showing::nothing; }
     void teardown() override { give_share(); }
     bool hand_back(Reason) override { return true; }
     void become_twin_in_child() override {}

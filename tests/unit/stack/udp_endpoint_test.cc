@@ -262,5 +262,49 @@ TEST_F(UdpEndpointTest, AWholeTrainIsKeptAtOnce) {
     EXPECT_EQ(e.charged(), 0u);
 }
 
+// What a screen has not let through is not there for readers; what it dropped or kept is charged until it is told.
+TEST_F(UdpEndpointTest, AScreenStandsBeforeTheReaders) {
+    UdpEndpoint e;
+    e.screened = true;
+    for (uint8_t fill = 1; fill <= 4; fill++) ASSERT_EQ(deliver(e, 10, 0, fill), DropReason::none);
+    UdpDatagram d;
+    EXPECT_FALSE(e.readable());
+    EXPECT_FALSE(e.peek(d));
+    EXPECT_EQ(e.next_size(), 0u);
+    e.consume();
+    EXPECT_EQ(e.queued(), 4u);
+    EXPECT_TRUE(e.unscreened());
+    const uint32_t each = e.charged() / 4;
+
+    UdpRxInfo info;
+    Packet first = e.screen_front(pool, info);
+    e.pass(std::move(first), info);
+    EXPECT_EQ(e.passed(), 1u);
+    EXPECT_EQ(e.passed_bytes(), 10u);
+    Packet second = e.screen_front(pool, info);  // dropped
+    second.reset();
+    e.kept_returned(info.charge);
+    EXPECT_EQ(e.charged(), 3 * each);
+    Packet third = e.screen_front(pool, info);  // kept for a while
+    const uint32_t kept = info.charge;
+    ASSERT_TRUE(e.peek(d));
+    EXPECT_EQ(text(d.payload), Bytes(10, 1));
+    EXPECT_EQ(e.next_size(), 10u);
+    e.consume();
+    EXPECT_FALSE(e.readable());
+    EXPECT_EQ(e.passed() + e.passed_bytes(), 0u);
+    EXPECT_EQ(e.charged(), 2 * each);
+
+    e.screened = false;  // the rest is readable without it
+    EXPECT_FALSE(e.unscreened());
+    ASSERT_TRUE(e.peek(d));
+    EXPECT_EQ(text(d.payload), Bytes(10, 4));
+    e.purge();
+    EXPECT_EQ(e.charged(), each);
+    third.reset();
+    e.kept_returned(kept);
+    EXPECT_EQ(e.charged(), 0u);
+}
+
 }  // namespace
 }  // namespace vma::test

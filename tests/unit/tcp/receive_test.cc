@@ -288,6 +288,49 @@ TEST(Receive, ZeroCopyFront) {
 }
 
 // What the application keeps fills the window; what it gives back opens it.
+// A front that somebody looks at stays where it is, however the queue loses it.
+TEST(Receive, HeldFrontOutlivesTheQueue) {
+    const std::string first(1000, 'a'), second(1000, 'b');
+    const auto there = [](const Packet& p) {
+        const RxText& text = text_of(const_cast<PacketBuf&>(*p));
+        return std::string(reinterpret_cast<const char*>(p->data) + text.offset, text.len);
+    };
+    for (const bool by_release : {true, false}) {
+        Conn c;
+        c.established();
+        Packet kept;
+        c.recv({5001, 1001, kAck, first});
+        c.t.in.hold_front(kept);
+        c.recv({6001, 1001, kAck, "tail"});  // not merged into it
+        EXPECT_EQ(text_of(*c.t.in.front()).len, first.size());
+        PacketBuf* const front = c.t.in.front();
+        if (by_release)
+            release(c.t);
+        else
+            c.t.in.consume(uint32_t(first.size()));
+        ASSERT_TRUE(kept);
+        EXPECT_EQ(&*kept, front);
+        EXPECT_EQ(there(kept), by_release ? first : "");  // consume() leaves its text empty
+        EXPECT_FALSE(c.t.in.let_go());
+        kept.reset();
+    }
+    Conn c;
+    c.established();
+    Packet kept;
+    c.recv({5001, 1001, kAck, first});
+    c.recv({6001, 1001, kAck, second});
+    c.t.in.hold_front(kept);
+    EXPECT_EQ(c.receive(10), std::string(10, 'a'));
+    EXPECT_TRUE(c.t.in.let_go());
+    c.t.in.hold_front(kept);
+    const Packet taken = keep_front(c.t);  // its owner is who took it
+    EXPECT_EQ(there(taken), first.substr(10));
+    EXPECT_FALSE(c.t.in.let_go());
+    EXPECT_FALSE(kept);
+    EXPECT_EQ(c.receive(), second);
+    EXPECT_FALSE(kept);
+}
+
 TEST(Receive, KeptTextClosesTheWindow) {
     Conn c;
     c.established();
