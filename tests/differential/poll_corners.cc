@@ -254,8 +254,9 @@ void poll_only_errors::a() {
     step("speak");
     SEE(until_bytes(s, 1));
     SEE(polled(s, 0, 20));
+    Asleep poller([&] { return polled(s, 0, 5000); });
     step("reset");
-    SEE(polled(s, 0, 5000));
+    SEE(poller.wakes());
 }
 void poll_only_errors::b() {
     const int s = connected();

@@ -273,6 +273,7 @@ void pass_and_forget::a() {
     SEE(pass(channel[0], {s}));
     SEE(close(s));
     step("passed");
+    step("looked");
     SEE(close(channel[0]));
     SEE(close(channel[1]));
     step("closed");
@@ -281,6 +282,7 @@ void pass_and_forget::b() {
     const int s = connected();
     step("passed");
     SEE(polled(s, POLLIN | POLLRDHUP, 50));
+    step("looked");
     step("closed");
     SEE(rest(s));
 }
