@@ -257,6 +257,7 @@ void UdpSocket::decide_receive(int fd) {
     unsigned served = 0;
     if (why == Reason::none) {
         const Rules& rules = decided_by();
+        bool ruled_out = false;
         int route_oif = 0;
         if (remote_.port != 0) {
             RouteQuery query;
@@ -283,8 +284,10 @@ void UdpSocket::decide_receive(int fd) {
             for (const InterfaceAddress& a : interface.addresses) {
                 if (!a.addr.is_v4() || n == addresses.size()) continue;
                 if (!local_.addr.is_any() && a.addr != local_.addr) continue;
-                if (!rules.decide(Role::udp_receiver, Endpoint{a.addr, local_.port}).offload)
+                if (!rules.decide(Role::udp_receiver, Endpoint{a.addr, local_.port}).offload) {
+                    ruled_out = true;
                     continue;
+                }
                 addresses[n++] = a.addr;
             }
             // A connected socket with an address of another interface (weak host model): replies still come here.
@@ -315,7 +318,8 @@ void UdpSocket::decide_receive(int fd) {
             else if (why == Reason::none)
                 why = Reason::flow_taken;
         }
-        if (served == 0 && why == Reason::none) why = Reason::interface_unsupported;
+        if (served == 0 && why == Reason::none)
+            why = ruled_out ? Reason::rule : Reason::interface_unsupported;
     }
     if (served == 0) leave_unicast();
     const bool in_groups = steer_groups(fd) != 0;

@@ -99,6 +99,7 @@ class Reasons(ReasonCase):
         with open(rules, "w", encoding="ascii") as f:
             f.write(f"application-id * *\nuse os udp_receiver *:{PORT}\n")
         self.expect("rule", env={"VMA_CONFIG_FILE": rules}, path="offloaded")  # it may send by the ring
+        self.expect("rule", "bound_to_any", env={"VMA_CONFIG_FILE": rules}, path="offloaded")
         self.expect("offload_off", env={"VMA_OFFLOADED_SOCKETS": "0"})
         self.expect("ring_failed", env={"VMA_RING_KIND": "xdp"})
 

@@ -88,6 +88,10 @@ def bound(ip, peer, port):
     return udp(ip, port)
 
 
+def bound_to_any(ip, peer, port):
+    return udp("", port)
+
+
 def shares_address(ip, peer, port):
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
