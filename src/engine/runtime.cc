@@ -181,6 +181,7 @@ void Runtime::reload_rules_if_changed() {
 }
 
 void Runtime::reload_if_asked() {
+    stats::look();
     if (stats::asked(stats::Verb::reload) == 0 || !started()) return;
     std::lock_guard guard(state().control);
     if (const uint64_t asked = stats::asked(stats::Verb::reload)) {

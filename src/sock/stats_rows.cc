@@ -178,10 +178,9 @@ void stats_show_rings() {
 }
 
 void stats_tick() {
-    if (stats::was_lost()) {
+    stats::look();
+    if (stats::mend())
         vma_log(warning, "stats", "somebody has cut the statistics page short: it is made anew");
-        stats_republish();
-    }
     stats_requests();
     const Instant now = monotonic_now();
     if (!stats::due(now)) return;

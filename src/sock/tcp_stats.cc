@@ -118,8 +118,7 @@ void TcpSocket::publish_all() {
     std::lock_guard guard(control_);
     const Shown shown = show();
     stats_show_rings();
-    stats::set_socket(row_, shown.id);
-    stats::set_numbers(row_, shown.numbers, shown.tcp);
+    stats::set_socket(row_, shown.id, &shown.numbers, &shown.tcp);
 }
 
 // control_ held.

@@ -59,8 +59,7 @@ void UdpSocket::publish_all() {
     std::lock_guard guard(control_);
     const Shown shown = show();
     stats_show_rings();
-    stats::set_socket(row_, shown.id);
-    stats::set_numbers(row_, shown.numbers);
+    stats::set_socket(row_, shown.id, &shown.numbers);
 }
 
 void UdpSocket::list_memberships(stats::Listing<stats::MembershipRow>& out) {

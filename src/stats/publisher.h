@@ -1,10 +1,11 @@
 // Publisher: this process's side of the statistics page (layout.h). The data path never comes here: its counters are
-// ordinary memory, copied by the internal thread while a viewer asks (due), so a page fault, a full disk or a slow file
-// system under the page meets no send or receive call.
+// ordinary memory, copied by the internal thread while a viewer asks (due), so a full disk or a slow file system under the
+// page meets no send or receive call.
 //
 // The file is made at the first row, in a directory that others may write to: O_EXCL and O_NOFOLLOW, never through a link,
-// never over a live process's file. Its blocks are reserved before they are touched. Without a directory or when that
-// fails (one warning) there is no page and every call is a cheap no-op. A page that somebody cuts short is made anew.
+// never over a live process's file. Its blocks are reserved before they are written. Without a directory or when that
+// fails (one warning) there is no page and every call is a cheap no-op. A page that somebody cuts short is made anew, with
+// all that it had; at no moment can a cut end the program (page.h).
 //
 // Threads: every call from any thread; a spin lock, last in the lock order, guards the page. No malloc. A forked child
 // leaves its parent's page alone and makes one of its own at its next row.
@@ -32,10 +33,9 @@ struct RowHandle {
 void configure(std::string_view directory, std::string_view program, std::string_view library);
 
 // Writes who and where a socket is; `row` gets a place if it has none. `id.inode` and `id.cookie` 0 are asked of the
-// kernel by id.fd when the place is made, and kept.
-void set_socket(RowHandle& row, const SocketIdentity& id);
-// Called right after set_socket() for the same row. The fd of a row decides whether Verb::zero means it.
-void set_numbers(RowHandle row, const SocketNumbers& numbers, const TcpNumbers& tcp = {});
+// kernel by id.fd when the place is made, and kept. Null: as they were. The fd decides whether Verb::zero means the socket.
+void set_socket(RowHandle& row, const SocketIdentity& id, const SocketNumbers* numbers = nullptr,
+                const TcpNumbers* tcp = nullptr);
 void remove_socket(RowHandle& row);
 // Row `index` of the rings; rings are never removed, a closed one has open 0. False: there is no page yet, or no room in it.
 bool set_ring(unsigned index, const RingIdentity& id, const RingNumbers& numbers,
@@ -60,20 +60,21 @@ class Listing {
 
 // From now on somebody calls due() again and again: a viewer may wait for an answer. Until a fork.
 void will_publish();
-// True when a viewer wants counters now, or zeroes; the caller then publishes all and calls published(). A few loads when
-// nobody asks. Internal thread only.
+// Looks at the words of viewers, for the four that follow, and at the length of the file. Two system calls.
+void look();
+// True when a viewer wants counters now, or zeroes; the caller then publishes all and calls published(). Internal thread
+// only.
 bool due(Instant now);
 void published(Instant now);
 
-// Somebody has cut the page short since this was asked last: what it had is to be set once more.
-bool was_lost();
-
 // What a viewer asks for beyond counters. The number is 0 when nobody does; else the caller does it and calls answer().
-// Cheap, any thread.
 uint64_t asked(Verb verb);
 void answer(Verb verb, uint64_t number);
-// A copy of the viewers' words, not to be trusted.
+// The viewers' words, not to be trusted.
 Control control();
+
+// Makes a page anew that somebody has cut short. True: one was, since this was asked last.
+bool mend();
 void set_log_state(int level, int details);
 void set_descriptors(uint32_t limit);  // Header::descriptors
 void set_capture_error(int error);

@@ -101,8 +101,7 @@ int main(int argc, char** argv) {
     if (what == "publish")
         good = turns(times, [&](long i) {
             numbers.rx_packets = tcp.bytes_acked = uint64_t(i);
-            set_socket(row, id);
-            set_numbers(row, numbers, tcp);
+            set_socket(row, id, &numbers, &tcp);
             return true;
         });
     else if (what == "due")

@@ -20,6 +20,17 @@ from viewed import PORT, Viewed, echoes
 
 NOBODY, GAMES = 65534, 60
 SOCKETS = 10_000
+# Cuts PAGE, which has SIZE bytes, until it is killed.
+CUTTER = """
+import os, random, sys
+page, size, rng = sys.argv[1], int(sys.argv[2]), random.Random(int(sys.argv[3]))
+print("cutting", flush=True)
+while True:
+    try:
+        os.truncate(page, rng.randrange(size))
+    except FileNotFoundError:
+        pass
+"""
 VERSION = 8  # offset of Header::version (src/stats/layout.h)
 
 
@@ -67,6 +78,11 @@ class Hostile(Viewed):
     def talk(self, count=1):
         echoes(self, PORT, count)
 
+    def seen_again(self):
+        """Until the page has been made anew a viewer ends with a message."""
+        done = self.b.run([binary("vma_stats"), "-k", self.folder, "explain"])
+        return done.rc == 0 and "offloaded: packet ring" in done.out
+
     def test_another_version(self):
         with open(self.page, "rb") as f:
             page = bytearray(f.read())
@@ -94,13 +110,32 @@ class Hostile(Viewed):
             os.truncate(self.page, length)
             self.assertTrue(eventually(anew, timeout=10), self.program.out)
             self.talk(20)
-            self.assertTrue(eventually(lambda: "offloaded: packet ring" in self.explained("echo"), timeout=10))
+            self.assertTrue(eventually(self.seen_again, timeout=10), self.program.out)
         self.assertTrue(eventually(lambda: not viewer.running(), timeout=10))
         self.assertEqual(viewer.wait(1), 0, viewer.out)
         self.assertRegex(viewer.out, r"vma_stats: .*(cut short|has ended)")
         self.program.expect("somebody has cut the statistics page short")
         _, sockets = self.json()
         self.assertEqual(sockets[self.fds["echo"]]["counters"]["rx_packets"], 60)  # nothing is forgotten
+        self.assertEqual(sockets[self.fds["six"]]["path"], "kernel")
+
+    def test_a_page_that_is_cut_all_the_time(self):
+        """Another process cuts it to any length as fast as it can, while viewers read and make the program publish."""
+        seed = int(os.environ.get("VMA_TEST_SEED", "2026"))
+        print(f"VMA_TEST_SEED={seed}")
+        cutter = self.b.start([sys.executable, "-c", CUTTER, self.page, str(os.stat(self.page).st_size), str(seed)])
+        cutter.expect("cutting")
+        for view in ("1", "3", "5", "explain") * 3:
+            look = ["explain"] if view == "explain" else ["-v", view, "-c", "1"]
+            done = self.b.run([binary("vma_stats"), "-k", self.folder, *look])
+            self.assertIn(done.rc, (0, 1), done.out)
+            self.talk(20)
+        self.program.expect("somebody has cut the statistics page short")
+        self.assertTrue(cutter.running(), cutter.out)
+        cutter.kill()
+        self.assertTrue(eventually(self.seen_again, timeout=10), self.program.out)
+        _, sockets = self.json()
+        self.assertEqual(sockets[self.fds["echo"]]["counters"]["rx_packets"], 240)
 
     def test_random_damage_under_both(self):
         """Bytes of a live page change at random: neither side crashes."""

@@ -17,13 +17,15 @@ namespace vma::stats {
 
 class Pages : public testing::Test {
   protected:
-    Pages() {
-        char name[] = "/tmp/vma-stats-test-XXXXXX";
-        directory = mkdtemp(name);
+    Pages() { begin_in("/tmp"); }
+    ~Pages() override { end(); }
+    void begin_in(const std::string& parent) {
+        directory = parent + "/vma-stats-test-XXXXXX";
+        EXPECT_NE(mkdtemp(directory.data()), nullptr) << parent;
         forget_in_child();  // nothing of the test before
         configure(directory, "unit-test", "1.2.3");
     }
-    ~Pages() override {
+    void end() {
         withdraw(false);
         std::filesystem::remove_all(directory);
     }
@@ -41,6 +43,19 @@ class Pages : public testing::Test {
         id.inode = uint64_t(fd) + 1000;
         id.cookie = uint64_t(fd) + 5000;
         return id;
+    }
+    static void count(RowHandle& row, int fd, uint64_t packets) {
+        SocketNumbers n;
+        n.rx_packets = packets;
+        set_socket(row, udp(fd, Path::offloaded, Reason::none), &n);
+    }
+    static bool due_now(Instant now) {
+        look();
+        return due(now);
+    }
+    static uint64_t asked_now(Verb verb) {
+        look();
+        return asked(verb);
     }
     Snapshot read() {
         std::string why;

@@ -35,19 +35,19 @@ TEST_F(Requests, ZeroesAreABaseForTheDescriptorsNamed) {
     Control wish;
     wish.zero_fds.range[0] = {3, 3};
     EXPECT_EQ(page->ask(Verb::zero, wish), 0);
-    ASSERT_TRUE(due(at_ms(1)));
-    set_numbers(row, received(10));
-    set_numbers(other, received(20));
+    ASSERT_TRUE(due_now(at_ms(1)));
+    count(row, 3, 10);
+    count(other, 4, 20);
     EXPECT_FALSE(page->answered(Verb::zero));
     published(at_ms(1));
     EXPECT_TRUE(page->answered(Verb::zero));
     // Nothing of it outlives the publication that met it.
-    set_numbers(row, received(11));
+    count(row, 3, 11);
     for (const SocketRow& r : read().sockets) {
         EXPECT_EQ(r.numbers.rx_packets, r.id.fd == 3 ? 11u : 20u);
         EXPECT_EQ(r.base.rx_packets, r.id.fd == 3 ? 10u : 0u);
     }
-    EXPECT_FALSE(due(at_ms(2)));
+    EXPECT_FALSE(due_now(at_ms(2)));
 }
 
 TEST_F(Requests, AListingIsReplacedByTheNext) {
@@ -99,19 +99,19 @@ TEST_F(Requests, WaitingPlacesComeAndGo) {
 }
 
 TEST_F(Requests, WordsOfTheViewerArriveAndAreAnsweredOnce) {
-    EXPECT_EQ(asked(Verb::log), 0u);
+    EXPECT_EQ(asked_now(Verb::log), 0u);
     Control wish;
     wish.log_level = 5;
     wish.log_details = kKeep;
     EXPECT_EQ(page->ask(Verb::log, wish), 0);
-    const uint64_t number = asked(Verb::log);
+    const uint64_t number = asked_now(Verb::log);
     ASSERT_NE(number, 0u);
     EXPECT_EQ(control().log_level, 5);
     EXPECT_EQ(control().log_details, kKeep);
-    EXPECT_EQ(asked(Verb::dump), 0u);
+    EXPECT_EQ(asked_now(Verb::dump), 0u);
     answer(Verb::log, number);
     EXPECT_TRUE(page->answered(Verb::log));
-    EXPECT_EQ(asked(Verb::log), 0u);
+    EXPECT_EQ(asked_now(Verb::log), 0u);
 }
 
 TEST_F(Requests, ADetailOfAConnectionIsInItsText) {
