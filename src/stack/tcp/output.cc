@@ -404,6 +404,13 @@ bool next_segment(Tcb& t, Instant now, SegmentPlan& p) {
         default:
             break;
     }
+    // Nothing in flight, nothing to send, as most pulls of a receiver find it: what follows would come to the same.
+    if (t.flight() == 0 && !t.loss.tlp.due &&
+        (t.snd.fin_sent || (t.write_seq() == t.snd.nxt && !t.snd.fin_queued))) {
+        t.rate.app_limited = std::max<uint64_t>(t.loss.delivered, 1);
+        if (t.busy.now != Busy::idle) note_busy(t, now);
+        return plan_probe(t, now, p) || plan_ack(t, now, p);
+    }
     if (plan_tail_probe(t, now, p) || plan_retransmission(t, now, p) || plan_text(t, now, p))
         return true;
     keep_alive_by_persist(t, now);
