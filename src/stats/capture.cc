@@ -9,9 +9,12 @@
 #include <bit>
 #include <cstring>
 #include <new>
+#include <utility>
 
+#include "base/own_fd.h"
 #include "base/spin_lock.h"
 #include "base/sys.h"
+#include "stats/layout.h"
 #include "stats/page_file.h"
 
 namespace vma::stats {
@@ -24,74 +27,145 @@ namespace {
 
 struct State {
     SpinLock lock;
-    CaptureHeader* header = nullptr;  // null: not mapped
+    // The file as the library has it, in memory that nobody can cut, and its mapping, which only the kernel writes to.
+    uint8_t* memory = nullptr;  // null: there is no capture
+    uint8_t* shown = nullptr;
+    OwnFd memory_file, file;
     uint32_t bytes = 0;
-    uint64_t head = 0;  // our own: the page is not read back
+    uint64_t head = 0;        // behind the last record reserved
+    uint64_t shown_head = 0;  // behind the last that viewers may see
+    uint64_t tail = 0;        // as it was last read
     uint64_t dropped = 0, serial = 0;
     char path[4096 + 32] = {};
     uint32_t viewer = 0;
     Instant viewer_until;
+    std::atomic<bool> cut{false};
 };
-State g_state;
+// Never destroyed: threads may still be in calls while exit handlers run.
+union ForEver {
+    State state{};
+    ~ForEver() {}
+};
+constinit ForEver g_forever;
 
-uint8_t* data() { return reinterpret_cast<uint8_t*>(g_state.header) + kCaptureData; }
+State& state() { return g_forever.state; }
+CaptureHeader& header() { return *reinterpret_cast<CaptureHeader*>(state().memory); }
+uint64_t file_bytes() { return kCaptureData + state().bytes; }
 
-template <class T>
-void put(T& word, T value, std::memory_order order) {
-    std::atomic_ref<T>(word).store(value, order);
+void lose() {
+    state().cut.store(true, std::memory_order_relaxed);
+    capture_detail::on.store(false, std::memory_order_relaxed);
 }
+
+// Lets viewers see these bytes.
+void show(uint64_t from, size_t n) {
+    const iovec to{state().shown + from, n};
+    if (n != 0 && copy_in_order(state().memory_file.fd(), from, {&to, 1}) != n) lose();
+}
+
+uint64_t place(uint64_t position) { return kCaptureData + (position & (state().bytes - 1)); }
 
 // Copies into the ring at position `at`.
 void write_at(uint64_t at, const void* from, size_t n) {
-    const uint32_t size = g_state.bytes, begin = uint32_t(at & (size - 1));
-    const size_t first = std::min<size_t>(n, size - begin);
-    std::memcpy(data() + begin, from, first);
-    std::memcpy(data(), static_cast<const uint8_t*>(from) + first, n - first);
+    const size_t first = std::min<size_t>(n, file_bytes() - place(at));
+    std::memcpy(state().memory + place(at), from, first);
+    std::memcpy(state().memory + kCaptureData, static_cast<const uint8_t*>(from) + first,
+                n - first);
+}
+
+void read_at(uint64_t at, void* to, size_t n) {
+    const size_t first = std::min<size_t>(n, file_bytes() - place(at));
+    std::memcpy(to, state().memory + place(at), first);
+    std::memcpy(static_cast<uint8_t*>(to) + first, state().memory + kCaptureData, n - first);
+}
+
+uint32_t& state_of(uint64_t record) {
+    // Records begin at multiples of 8 in a ring whose size is one: the word is not split.
+    return *reinterpret_cast<uint32_t*>(state().memory + place(record));
 }
 
 constexpr uint64_t rounded(uint64_t n) { return (n + 7) & ~uint64_t{7}; }
 
-// Lock held. 0 or an errno.
-int make_file(uint32_t bytes) {
-    State& s = g_state;
+// Lets viewers see the records that are whole, in their order: those behind one that is still being filled wait for it. Lock
+// held.
+void show_whole_records() {
+    State& s = state();
+    const uint64_t from = s.shown_head;
+    while (s.shown_head != s.head) {
+        const std::atomic_ref<uint32_t> ready(state_of(s.shown_head));
+        if (ready.load(std::memory_order_acquire) != kRecordReady) break;
+        uint32_t size;
+        read_at(s.shown_head + offsetof(CaptureRecord, size), &size, sizeof size);
+        s.shown_head += rounded(size);
+    }
+    if (s.shown_head == from) return;
+    const uint64_t n = s.shown_head - from, first = std::min(n, file_bytes() - place(from));
+    show(place(from), first);
+    show(kCaptureData, n - first);
+    header().head = s.shown_head;
+    show(offsetof(CaptureHeader, head), sizeof s.shown_head);
+}
+
+// Whether the viewer has left so much room, as far as we have heard or hear now.
+bool has_room(uint64_t room) {
+    State& s = state();
+    const auto fits = [&] {
+        return s.tail <= s.head && s.head - s.tail <= s.bytes &&
+               room <= s.bytes - (s.head - s.tail);
+    };
+    if (fits()) return true;
+    if (sys::raw(SYS_pread64, s.file.fd(), sys::ptr(&s.tail), sizeof s.tail,
+                 long(kControlOffset)) != long(sizeof s.tail))
+        lose();
+    return fits();
+}
+
+// Memory of its own and the file. 0 or -errno.
+int make(uint32_t bytes) {
+    State& s = state();
+    s.bytes = bytes;
+    int error = sealed_memory("vma-capture", s.memory_file);
+    if (error == 0) error = reserve_blocks(s.memory_file.fd(), 0, file_bytes());
+    if (error == 0) error = map_shared(s.memory_file.fd(), 0, file_bytes(), &s.memory);
+    if (error) return error;
     sys::raw(SYS_unlinkat, AT_FDCWD, sys::ptr(s.path), 0);
     const int fd = create_page_file(s.path);
-    if (fd < 0) return -fd;
-    const uint64_t size = kCaptureData + bytes;
-    int error = -reserve_blocks(fd, 0, size);
-    void* memory = nullptr;
-    if (error == 0) {
-        memory = sys::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        if (sys::failed(memory)) error = int(-reinterpret_cast<intptr_t>(memory));
-    }
-    sys::close(fd);
-    if (error) {
-        sys::raw(SYS_unlinkat, AT_FDCWD, sys::ptr(s.path), 0);
-        return error;
-    }
-    s.header = static_cast<CaptureHeader*>(memory);
-    s.bytes = bytes;
-    s.head = s.dropped = 0;
-    s.header->pid = uint32_t(sys::getpid());
-    s.header->bytes = bytes;
-    s.header->serial = ++s.serial;
-    std::memcpy(s.header->magic, kCaptureMagic, sizeof kCaptureMagic);
-    return 0;
+    if (fd < 0) return fd;
+    if (const Status kept = s.file.adopt(fd); !kept) return -kept.error();
+    error = reserve_blocks(s.file.fd(), 0, file_bytes());
+    if (error == 0) error = map_shared(s.file.fd(), 0, file_bytes(), &s.shown);
+    if (error) return error;
+    s.head = s.shown_head = s.tail = s.dropped = 0;
+    header().pid = uint32_t(sys::getpid());
+    header().bytes = bytes;
+    header().serial = ++s.serial;
+    std::memcpy(header().magic, kCaptureMagic, sizeof kCaptureMagic);
+    show(0, sizeof(CaptureHeader));
+    return s.cut.load(std::memory_order_relaxed) ? -EFAULT : 0;
 }
+
+void free_all() {
+    State& s = state();
+    if (s.memory) sys::munmap(std::exchange(s.memory, nullptr), file_bytes());
+    if (s.shown) sys::munmap(std::exchange(s.shown, nullptr), file_bytes());
+    s.memory_file.reset();
+    s.file.reset();
+    s.cut.store(false, std::memory_order_relaxed);
+}
+
+void remove_name() { sys::raw(SYS_unlinkat, AT_FDCWD, sys::ptr(state().path), 0); }
 
 }  // namespace
 
 CaptureSlot::CaptureSlot(uint32_t ifindex, Direction direction, uint32_t length,
                          int64_t realtime_ns) {
-    State& s = g_state;
+    State& s = state();
     SpinGuard guard(s.lock);
     if (!capturing()) return;
     const uint64_t size = sizeof(CaptureRecord) + length, room = rounded(size);
-    auto& control = *reinterpret_cast<CaptureControl*>(reinterpret_cast<uint8_t*>(s.header) + 4096);
-    const uint64_t tail = std::atomic_ref(control.tail).load(std::memory_order_acquire);
-    const uint64_t used = s.head - tail;
-    if (tail > s.head || used > s.bytes || room > s.bytes - used) {
-        put(s.header->dropped, ++s.dropped, std::memory_order_relaxed);
+    if (!has_room(room)) {
+        header().dropped = ++s.dropped;
+        show(offsetof(CaptureHeader, dropped), sizeof s.dropped);
         return;
     }
     CaptureRecord record;
@@ -104,7 +178,6 @@ CaptureSlot::CaptureSlot(uint32_t ifindex, Direction direction, uint32_t length,
     at_ = s.head + sizeof record;
     has_room_ = true;
     s.head += room;
-    put(s.header->head, s.head, std::memory_order_release);
 }
 
 void CaptureSlot::add(const void* bytes, size_t n) {
@@ -115,52 +188,56 @@ void CaptureSlot::add(const void* bytes, size_t n) {
 
 void CaptureSlot::finish(DropReason drop) {
     if (!has_room_) return;
-    // Records begin at multiples of 8 in a ring whose size is one: neither word is split.
-    const uint32_t begin = uint32_t(record_ & (g_state.bytes - 1));
     write_at(record_ + offsetof(CaptureRecord, drop), &drop, sizeof drop);
-    auto* state = reinterpret_cast<uint32_t*>(data() + begin);
-    put(*state, kRecordReady, std::memory_order_release);
+    std::atomic_ref<uint32_t>(state_of(record_)).store(kRecordReady, std::memory_order_release);
+    SpinGuard guard(state().lock);
+    show_whole_records();
 }
 
 int start_capture(const char* directory, uint32_t bytes, uint32_t viewer, Instant now) {
-    State& s = g_state;
+    State& s = state();
     SpinGuard guard(s.lock);
-    if (capturing() && viewer != s.viewer) return EBUSY;
+    if (s.memory && (!capturing() || viewer != s.viewer)) return EBUSY;
     s.viewer_until = now + kCaptureViewer;
-    if (capturing()) return 0;
+    if (s.memory) return 0;
     s.viewer = viewer;
     const size_t length = std::strlen(directory);
     if (length == 0 || length > 4096) return ENOENT;
     std::memcpy(s.path, directory, length);
     *page_file_name(s.path + length, kCapturePrefix, uint32_t(sys::getpid())) = 0;
-    const int error = make_file(std::bit_ceil(std::clamp(bytes, kLeastCapture, kMostCapture)));
-    if (error == 0) capture_detail::on.store(true, std::memory_order_release);
-    return error;
+    const int error = make(std::bit_ceil(std::clamp(bytes, kLeastCapture, kMostCapture)));
+    if (error) {
+        remove_name();
+        free_all();
+        return -error;
+    }
+    capture_detail::on.store(true, std::memory_order_release);
+    return 0;
 }
 
 void stop_capture() {
-    State& s = g_state;
+    State& s = state();
     SpinGuard guard(s.lock);
-    if (!capturing()) return;
+    if (s.memory == nullptr) return;
     capture_detail::on.store(false, std::memory_order_relaxed);
-    sys::raw(SYS_unlinkat, AT_FDCWD, sys::ptr(s.path), 0);
+    remove_name();
 }
 
 void free_capture() {
-    State& s = g_state;
-    SpinGuard guard(s.lock);
-    if (s.header == nullptr) return;
-    sys::munmap(s.header, kCaptureData + s.bytes);
-    s.header = nullptr;
+    SpinGuard guard(state().lock);
+    free_all();
 }
 
-bool capture_is_over(Instant now) { return capturing() && now > g_state.viewer_until; }
+bool capture_is_over(Instant now) {
+    const State& s = state();
+    return s.cut.load(std::memory_order_relaxed) || (capturing() && now > s.viewer_until);
+}
 
 void capture_forget_in_child() {
-    State& s = g_state;
+    State& s = state();
     new (&s.lock) SpinLock;
     capture_detail::on.store(false, std::memory_order_relaxed);
-    s.header = nullptr;  // the parent's memory: never written to from here
+    free_all();
 }
 
 }  // namespace vma::stats

@@ -16,23 +16,10 @@ namespace {
 
 constexpr size_t whole_pages(size_t n) { return (n + 4095) & ~size_t{4095}; }
 
-// 0 or -errno.
-int map_shared(int fd, uint64_t offset, size_t n, uint8_t** out) {
-    void* memory = sys::mmap(nullptr, n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, off_t(offset));
-    if (sys::failed(memory)) return int(reinterpret_cast<intptr_t>(memory));
-    *out = static_cast<uint8_t*>(memory);
-    return 0;
-}
-
 }  // namespace
 
 int Page::make() {
-    const int fd =
-        int(sys::raw(SYS_memfd_create, sys::ptr("vma-stats"), MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    if (fd < 0) return fd;
-    if (const Status kept = image_.adopt(fd); !kept) return -kept.error();
-    // It can be opened by way of /proc/PID/fd.
-    int error = sys::fcntl(image_.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL);
+    int error = sealed_memory("vma-stats", image_);
     if (error == 0) {
         Part part;
         part.image_bytes = part.bytes = kFirstSegment;
@@ -98,20 +85,7 @@ void Page::show_row(unsigned index, uint32_t i) {
     uint8_t* const to = part.file + i * n;
     const iovec pieces[] = {
         {to, sizeof changing}, {to + sizeof changing, n - sizeof changing}, {to, sizeof changed}};
-    const long from = long(part.image_offset + at), all = long(n + sizeof changed);
-#if defined(__x86_64__)
-    // Stores of one piece may become visible in any order, but those of the next come after them.
-    const long done = sys::raw(SYS_preadv, image_.fd(), sys::ptr(pieces), 3, from, 0);
-#else
-    // A call for each: taking and giving back the reference on the image's page is a barrier.
-    long done = 0;
-    for (const iovec& piece : pieces) {
-        const long copied = sys::raw(SYS_pread64, image_.fd(), sys::ptr(piece.iov_base),
-                                     long(piece.iov_len), from + done);
-        if (copied > 0) done += copied;
-    }
-#endif
-    if (done != all) lose();
+    if (copy_in_order(image_.fd(), part.image_offset + at, pieces) != n + sizeof changed) lose();
 }
 
 void Page::show_all() {

@@ -37,4 +37,21 @@ char* page_file_name(char* out, const char* prefix, uint32_t pid) {
     return fmt::format_to(out + n, "{}", pid);
 }
 
+int sealed_memory(const char* name, OwnFd& out) {
+    const int fd = int(sys::raw(SYS_memfd_create, sys::ptr(name), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (fd < 0) return fd;
+    if (const Status kept = out.adopt(fd); !kept) return -kept.error();
+    // It can be opened by way of /proc/PID/fd.
+    const int error = sys::fcntl(out.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL);
+    if (error) out.reset();
+    return error;
+}
+
+int map_shared(int fd, uint64_t offset, size_t n, uint8_t** out) {
+    void* memory = sys::mmap(nullptr, n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, off_t(offset));
+    if (sys::failed(memory)) return int(reinterpret_cast<intptr_t>(memory));
+    *out = static_cast<uint8_t*>(memory);
+    return 0;
+}
+
 }  // namespace vma::stats

@@ -8,7 +8,9 @@
 #include <filesystem>
 #include <random>
 #include <string>
+#include <thread>
 
+#include "base/clock.h"
 #include "page_fixture.h"
 
 namespace vma::stats {
@@ -75,10 +77,12 @@ TEST_F(Capture, AFrameIsWholeOnceItIsFinished) {
     {
         CaptureSlot slot(3, Direction::out, 5, 99);
         slot.add("hello", 5);
-        EXPECT_NE(record(0).state, kRecordReady);
-        EXPECT_EQ(header().head, 32u);  // 24 and 5, rounded up
+        put("behind it");  // waits for it
+        EXPECT_EQ(header().head, 0u);
         slot.finish(DropReason::no_endpoint);
     }
+    EXPECT_EQ(header().head, 32u + 40);  // 24 and 5, 24 and 9, rounded up
+    EXPECT_EQ(record(32).state, kRecordReady);
     const CaptureRecord r = record(0);
     EXPECT_EQ(r.state, kRecordReady);
     EXPECT_EQ(r.size, sizeof r + 5);
@@ -126,15 +130,58 @@ TEST_F(Capture, WhatDoesNotFitIsCountedAndDestroysNothing) {
 
 TEST_F(Capture, ATailThatCannotBeIsAFullRing) {
     begin();
+    const std::string frame(1000, 'x');
+    const uint64_t held = kLeastCapture / 1024;
+    for (uint64_t i = 0; i < held; i++) put(frame);
     for (const uint64_t lie : {uint64_t(1), UINT64_MAX, uint64_t(1) << 40}) {
         put_tail(lie);
-        put("frame");
+        put(frame);
     }
-    EXPECT_EQ(header().head, 0u);
+    EXPECT_EQ(header().head, held * 1024);
     EXPECT_EQ(header().dropped, 3u);
-    put_tail(0);
-    put("frame");
-    EXPECT_EQ(header().head, 32u);
+    put_tail(1024);
+    put(frame);
+    EXPECT_EQ(header().head, (held + 1) * 1024);
+    EXPECT_EQ(header().dropped, 3u);
+}
+
+TEST_F(Capture, ACutEndsTheCaptureAndNothingElse) {
+    for (const off_t length : {0, 100, 5000, 8192 + 20'000}) {
+        begin();
+        put("before");
+        EXPECT_FALSE(capture_is_over(at_s(2)));
+        ASSERT_EQ(truncate(name.c_str(), length), 0);
+        for (int i = 0; i < 60; i++) put(std::string(1000, 'x'));  // all of the ring
+        EXPECT_FALSE(capturing()) << length;
+        EXPECT_TRUE(capture_is_over(at_s(2))) << length;
+        // Until the internal thread has cleared it away there is no other.
+        EXPECT_EQ(start_capture((directory + "/").c_str(), kLeastCapture, 1, at_s(2)), EBUSY);
+        end();
+        EXPECT_FALSE(capture_is_over(at_s(2)));
+    }
+}
+
+TEST_F(Capture, ACutAtAnyMomentEndsNothing) {
+    Pages::end();
+    begin_in("/dev/shm");
+    const std::string file = directory + "/vmacap." + std::to_string(self());
+    std::jthread cutter([&](const std::stop_token& stop) {
+        std::minstd_rand random(2026);
+        while (!stop.stop_requested()) (void)truncate(file.c_str(), off_t(random() % 80'000));
+    });
+    unsigned cut = 0;
+    constexpr unsigned kCuts = 30;
+    const Instant end_by = monotonic_now() + Duration::seconds(60);
+    while (cut < kCuts && monotonic_now() < end_by) {
+        if (start_capture((directory + "/").c_str(), kLeastCapture, 1, at_s(1)) != 0) {
+            cut++;
+            continue;
+        }
+        for (int i = 0; i < 60 && capturing(); i++) put(std::string(size_t(i) * 20, 'x'));
+        cut += capture_is_over(at_s(2));
+        end();
+    }
+    EXPECT_GE(cut, kCuts);
 }
 
 TEST_F(Capture, TheViewerMustSayThatItIsThere) {
