@@ -4,6 +4,9 @@
 #include <netinet/ip.h>
 #include <netinet/udp.h>
 #include <sys/time.h>
+#include <time.h>
+// after the timespec that it uses
+#include <linux/errqueue.h>
 
 #include <algorithm>
 #include <cstring>
@@ -51,16 +54,25 @@ class ControlWriter {
     size_t used_ = 0;
 };
 
+// The stamp in each form that is asked for. The _NEW forms differ in their names alone where time_t has 64 bits.
+void put_stamps(ControlWriter& out, int64_t realtime_ns, uint32_t wanted) {
+    const bool in_new_form = wanted & kNewStamps;
+    const timespec ts{realtime_ns / 1000000000, realtime_ns % 1000000000};
+    static_assert(sizeof ts.tv_sec == 8 && sizeof ts == sizeof(__kernel_timespec));
+    if (wanted & kWantTimestampNs)
+        out.put(SOL_SOCKET, in_new_form ? SO_TIMESTAMPNS_NEW : SO_TIMESTAMPNS_OLD, ts);
+    else if (wanted & kWantTimestamp)
+        out.put(SOL_SOCKET, in_new_form ? SO_TIMESTAMP_NEW : SO_TIMESTAMP_OLD,
+                timeval{ts.tv_sec, ts.tv_nsec / 1000});
+    if (wanted & kWantStamping)
+        out.put(SOL_SOCKET, in_new_form ? SO_TIMESTAMPING_NEW : SO_TIMESTAMPING_OLD,
+                scm_timestamping{{ts, {}, {}}});
+}
+
 void put_controls(const UdpRxInfo& info, const PacketMeta& meta, msghdr& msg, uint32_t wanted,
                   uint32_t local_v4) {
     ControlWriter out(msg);
-    if (wanted & kWantTimestampNs) {
-        const timespec ts{info.realtime_ns / 1000000000, info.realtime_ns % 1000000000};
-        out.put(SOL_SOCKET, SO_TIMESTAMPNS, ts);
-    } else if (wanted & kWantTimestamp) {
-        const timeval tv{info.realtime_ns / 1000000000, info.realtime_ns % 1000000000 / 1000};
-        out.put(SOL_SOCKET, SO_TIMESTAMP, tv);
-    }
+    put_stamps(out, info.realtime_ns, wanted);
     if ((wanted & kWantGro) && info.whole) out.put(IPPROTO_UDP, UDP_GRO, int(info.segment_size));
     if (wanted & kWantPktinfo) {
         in_pktinfo pktinfo{};

@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <linux/net_tstamp.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
 #include <sys/socket.h>
@@ -30,6 +31,7 @@ enum class Effect : uint8_t {
     tos,
     timestamp,
     timestampns,
+    stamping,
     origdst,
     segment,
     gro,
@@ -46,6 +48,11 @@ constexpr Row kRows[] = {
 #include "sock/udp_options.def"
 #undef UDP_OPTION
 };
+
+// Software stamps of what is received: made, and told.
+constexpr uint32_t kReceivedStamps = SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE;
+// What SO_TIMESTAMPING may ask for without becoming the kernel's.
+constexpr uint32_t kRingStamps = kReceivedStamps;
 
 bool joins(int level, int name) {
     return level == IPPROTO_IP && (name == IP_ADD_MEMBERSHIP || name == IP_ADD_SOURCE_MEMBERSHIP ||
@@ -74,12 +81,13 @@ Outcome UdpSocket::set_option(int fd, int level, int name, const void* value, so
     const Effect effect = effect_in(kRows, level, name);
     const int result = sys::setsockopt(fd, level, name, value, len);
     if (result < 0) return Outcome::error(-result);
-    auto want = [&](uint32_t bit) {
-        if (option_number(value, len) != 0)
+    auto want_if = [&](bool wanted, uint32_t bit) {
+        if (wanted)
             wanted_.fetch_or(bit, std::memory_order_relaxed);
         else
             wanted_.fetch_and(~bit, std::memory_order_relaxed);
     };
+    auto want = [&](uint32_t bit) { want_if(option_number(value, len) != 0, bit); };
     switch (effect) {
         case Effect::mirror:
             break;
@@ -143,7 +151,16 @@ Outcome UdpSocket::set_option(int fd, int level, int name, const void* value, so
             // One switch with two positions, as in Linux: the last one set counts, and either turns both off.
             wanted_.fetch_and(~(kWantTimestamp | kWantTimestampNs), std::memory_order_relaxed);
             want(effect == Effect::timestamp ? kWantTimestamp : kWantTimestampNs);
+            want_if(name == SO_TIMESTAMP_NEW || name == SO_TIMESTAMPNS_NEW, kNewStamps);
             break;
+        case Effect::stamping: {
+            const auto asked = uint32_t(option_number(value, len));  // also of a so_timestamping
+            want_if((asked & kReceivedStamps) == kReceivedStamps, kWantStamping);
+            want_if((asked & kReceivedStamps) == SOF_TIMESTAMPING_RX_SOFTWARE, kUntoldStamps);
+            want_if(name == SO_TIMESTAMPING_NEW, kNewStamps);
+            if (asked & ~kRingStamps) hand_back(Reason::unsupported_option);
+            break;
+        }
         case Effect::origdst:
             want(kWantOrigDst);
             break;

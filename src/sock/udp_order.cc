@@ -18,12 +18,14 @@ namespace {
 int64_t stamp_among(msghdr& msg) {
     for (cmsghdr* c = CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c)) {
         if (c->cmsg_level != SOL_SOCKET) continue;
-        if (c->cmsg_type == SO_TIMESTAMPNS) {
+        // The first stamp of SO_TIMESTAMPING's message is software's.
+        if (c->cmsg_type == SO_TIMESTAMPNS || c->cmsg_type == SO_TIMESTAMPNS_NEW ||
+            c->cmsg_type == SO_TIMESTAMPING || c->cmsg_type == SO_TIMESTAMPING_NEW) {
             timespec at;
             std::memcpy(&at, CMSG_DATA(c), sizeof at);
             return int64_t(at.tv_sec) * 1000000000 + at.tv_nsec;
         }
-        if (c->cmsg_type == SO_TIMESTAMP) {
+        if (c->cmsg_type == SO_TIMESTAMP || c->cmsg_type == SO_TIMESTAMP_NEW) {
             timeval at;
             std::memcpy(&at, CMSG_DATA(c), sizeof at);
             return int64_t(at.tv_sec) * 1000000000 + int64_t(at.tv_usec) * 1000;
@@ -60,7 +62,9 @@ int64_t UdpSocket::first_of_twin(int fd) {
     }
     int64_t stamp = stamp_among(msg);
     timespec at{};
-    if (stamp == 0 && sys::ioctl(fd, SIOCGSTAMPNS_OLD, &at) == 0)
+    // Where SO_TIMESTAMPING keeps the stamp to itself the ioctl would tell an earlier datagram's.
+    const bool is_untold = wanted_.load(std::memory_order_relaxed) & kUntoldStamps;
+    if (stamp == 0 && !is_untold && sys::ioctl(fd, SIOCGSTAMPNS_OLD, &at) == 0)
         stamp = int64_t(at.tv_sec) * 1000000000 + at.tv_nsec;
     // A stamp of the future (the clock was set back) would keep it waiting until then.
     const int64_t now = realtime_ns();

@@ -25,6 +25,9 @@ enum UdpControl : uint32_t {
     kWantTos = 16,
     kWantOrigDst = 32,
     kWantGro = 64,
+    kWantStamping = 128,  // SO_TIMESTAMPING: software stamps of what is received
+    kNewStamps = 256,     // stamps under the names of the _NEW options
+    kUntoldStamps = 512,  // SO_TIMESTAMPING has stamps made that it does not tell
 };
 
 class UdpSocket final : public Socket {

@@ -78,3 +78,37 @@ long sent_with(int s, int level, int type, const T& value, const char* text = "c
     memcpy(CMSG_DATA(c), &value, sizeof value);
     return sendmsg(s, &m, flags);
 }
+// A stamp of the kind is there and is about now.
+inline std::string stamp(int s) {
+    char data[100];
+    alignas(8) char control[512];
+    iovec iov{data, sizeof data};
+    msghdr m = message_of(iov, control, sizeof control);
+    if (recvmsg(s, &m, 0) < 0) return strerrorname_np(errno);
+    std::string text;
+    for (cmsghdr* c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
+        int64_t seconds = 0;
+        memcpy(&seconds, CMSG_DATA(c), sizeof seconds);
+        const bool now = std::abs(seconds - int64_t(time(nullptr))) < 20;
+        text += std::to_string(c->cmsg_level) + "/" + std::to_string(c->cmsg_type) + " len " +
+                std::to_string(c->cmsg_len) + (now ? " now;" : " another time;");
+    }
+    return text.empty() ? "none" : text;
+}
+// The kernel begins to stamp a while after it was asked to: the peer sends until_stamped().
+inline std::string first_stamp(int s) {
+    std::string stamped = "none";
+    for (int i = 0; stamped == "none" && i < 100; i++) {
+        step("next");
+        until(s, POLLIN);
+        stamped = stamp(s);
+        tell(stamped == "none" && i < 99 ? "again" : "enough");
+    }
+    return stamped;
+}
+inline void until_stamped(int s) {
+    do {
+        step("next");
+        put(s, "datagram");
+    } while (hear() == "again");
+}
