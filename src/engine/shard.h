@@ -30,7 +30,8 @@ class ReadySink {
   public:
     virtual void udp_ready(UdpEndpoint& endpoint) = 0;
     virtual void udp_writable(
-        UdpEndpoint& endpoint) = 0;  // what it had queued by its rate has left
+        UdpEndpoint& endpoint) = 0;                       // what it had queued by its rate has left
+    virtual void udp_stamped(UdpEndpoint& endpoint) = 0;  // it has a stamp of what it sent
 
   protected:
     ~ReadySink() = default;
@@ -90,6 +91,11 @@ class Shard {
             capture_sent(frame);
         return 0;
     }
+    // [lease] The same, and what is asked for is stamped for `endpoint`; null: nobody hears of it (shard_stamps.cc).
+    int send_stamped(const TxFrame& frame, UdpEndpoint* endpoint, const TxStampRequest& stamps);
+    // [lease] A stamp of one kind, of CLOCK_REALTIME.
+    void stamp(UdpEndpoint& endpoint, const TxStampRequest& stamps, TxStampKind kind,
+               const TxFrame& frame, int64_t at);
     // [lease] As Ring::has_room.
     bool has_room(const FlowKey& key) const { return ring_ == nullptr || ring_->has_room(key); }
     // [lease]

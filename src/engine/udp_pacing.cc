@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <new>
 
+#include "base/clock.h"
+#include "engine/frame_copy.h"
 #include "engine/shard.h"
 
 namespace vma {
@@ -15,6 +16,7 @@ struct WaitingFrame {
     uint32_t head_size;
     uint32_t charge;
     uint16_t csum_start, csum_offset;
+    TxStampRequest stamps;  // when it leaves
 };
 
 bool is_full(int error) { return error == EAGAIN || error == ENOBUFS; }
@@ -49,27 +51,22 @@ void UdpPacing::forget(PacedFlow& flow) {
     arena_.destroy(&flow);
 }
 
-int UdpPacing::send(PacedFlow& flow, const TxFrame& frame, Instant now) {
-    const auto bytes = uint32_t(frame.head.size() + frame.payload_len);
+int UdpPacing::send(PacedFlow& flow, const TxFrame& frame, Instant now,
+                    const TxStampRequest& stamps) {
+    const uint32_t bytes = frame_bytes(frame);
     if (flow.queue_.empty() && flow.pacer_.due(bytes) <= now) {
-        const int error = shard_.send(frame);
+        const int error = shard_.send_stamped(frame, flow.endpoint_, stamps);
         if (error == 0) flow.pacer_.sent(bytes, now);
         if (!is_full(error)) return error;
         flow.refused_until_ = now + kRetry;
     }
-    Packet copy = pool_.take(bytes);
+    Packet copy = copy_frame(pool_, frame);
     if (!copy) return ENOBUFS;
-    uint8_t* at = copy->data;
-    std::memcpy(at, frame.head.data(), frame.head.size());
-    at += frame.head.size();
-    for (unsigned i = 0; i < frame.payload_count; i++) {
-        const iovec& piece = frame.payload[i];
-        if (piece.iov_len) std::memcpy(at, piece.iov_base, piece.iov_len);
-        at += piece.iov_len;
-    }
-    copy->len = bytes;
-    const auto* waiting = new (copy->scratch) WaitingFrame{
-        uint32_t(frame.head.size()), udp_charge(bytes), frame.csum_start, frame.csum_offset};
+    auto* waiting = new (copy->scratch) WaitingFrame{uint32_t(frame.head.size()), udp_charge(bytes),
+                                                     frame.csum_start, frame.csum_offset, stamps};
+    waiting->stamps.kinds &= ~kStampScheduled;
+    if (stamps.kinds & kStampScheduled)
+        shard_.stamp(*flow.endpoint_, stamps, kStampScheduled, frame, realtime_ns());
     flow.charged_.store(flow.charged() + waiting->charge, std::memory_order_relaxed);
     if (flow.queue_.empty()) waiting_.push_back(flow);
     flow.queue_.push_back(*copy.detach());
@@ -80,8 +77,8 @@ int UdpPacing::send(PacedFlow& flow, const TxFrame& frame, Instant now) {
     return 0;
 }
 
-int UdpPacing::put(const PacketBuf& waiting) {
-    const auto& w = const_cast<PacketBuf&>(waiting).as<WaitingFrame>();
+int UdpPacing::put(const PacedFlow& flow, PacketBuf& waiting) {
+    const auto& w = waiting.as<WaitingFrame>();
     const iovec payload{waiting.data + w.head_size, waiting.len - w.head_size};
     TxFrame frame;
     frame.head = {waiting.data, w.head_size};
@@ -90,14 +87,14 @@ int UdpPacing::put(const PacketBuf& waiting) {
     frame.payload_len = uint32_t(payload.iov_len);
     frame.csum_start = w.csum_start;
     frame.csum_offset = w.csum_offset;
-    return shard_.send(frame);
+    return shard_.send_stamped(frame, flow.endpoint_, w.stamps);
 }
 
 // The first frame leaves; false: the device is full. One that it refuses for another reason is lost, as in a queue of the
 // kernel's.
 bool UdpPacing::release_first(PacedFlow& flow, Instant now) {
     PacketBuf& first = *flow.queue_.front();
-    if (is_full(put(first))) return false;
+    if (is_full(put(flow, first))) return false;
     flow.pacer_.sent(first.len, now);
     const bool was_writable = flow.is_writable();
     flow.charged_.store(flow.charged() - first.as<WaitingFrame>().charge,

@@ -49,7 +49,7 @@ class UdpPacing {
     void close(PacedFlow& flow);
 
     // Sends the frame or keeps a copy until its time. 0 or an errno.
-    int send(PacedFlow& flow, const TxFrame& frame, Instant now);
+    int send(PacedFlow& flow, const TxFrame& frame, Instant now, const TxStampRequest& stamps = {});
     // Everything leaves now: the kernel goes on with the socket, or the process ends.
     void flush(PacedFlow& flow, Instant now);
     void flush_all(Instant now);
@@ -61,7 +61,7 @@ class UdpPacing {
     using Waiting = List<PacedFlow, &PacedFlow::hook_>;
     static constexpr Duration kRetry = Duration::micros(100);
 
-    int put(const PacketBuf& waiting);
+    int put(const PacedFlow& flow, PacketBuf& waiting);
     bool release_first(PacedFlow& flow, Instant now);
     void release_due(PacedFlow& flow, Instant now);
     void forget(PacedFlow& flow);

@@ -35,6 +35,9 @@ class Sink final : public ReadySink {
     void udp_writable(UdpEndpoint& endpoint) override {
         if (endpoint.owner) static_cast<UdpSocket*>(endpoint.owner)->ring_writable();
     }
+    void udp_stamped(UdpEndpoint& endpoint) override {
+        if (endpoint.owner) static_cast<UdpSocket*>(endpoint.owner)->ring_stamped(endpoint);
+    }
 };
 Sink g_sink;
 // Listeners whose connections waited when a filter came; nothing of ours is in the descriptor table then.

@@ -124,13 +124,13 @@ void UdpSocket::move_queue_to_twin() {
     }
 }
 
-// control_ held. The socket leaves the library's hands once nothing is queued in it.
+// control_ held. The socket leaves the library's hands once nothing is queued in it: no datagram and no stamp.
 void UdpSocket::finish_hand_back_if_drained() {
     if (shown_) return;  // its callback may still let one through
     const unsigned count = presence_count_.load(std::memory_order_acquire);
     for (unsigned i = 0; i < count; i++) {
         LeaseGuard guard(presences_[i].shard->lease());
-        if (presences_[i].endpoint->queued() != 0) return;
+        if (presences_[i].endpoint->queued() != 0 || presences_[i].endpoint->first_stamp()) return;
     }
     become_kernel(reason());
 }

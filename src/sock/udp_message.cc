@@ -1,5 +1,6 @@
 #include "sock/udp_message.h"
 
+#include <errno.h>
 #include <netinet/in.h>
 #include <netinet/ip.h>
 #include <netinet/udp.h>
@@ -12,6 +13,9 @@
 #include <cstring>
 
 #include "sock/udp_socket.h"
+#include "wire/ethernet.h"
+#include "wire/ipv4.h"
+#include "wire/udp.h"
 
 namespace vma::sock {
 namespace {
@@ -69,14 +73,12 @@ void put_stamps(ControlWriter& out, int64_t realtime_ns, uint32_t wanted) {
                 scm_timestamping{{ts, {}, {}}});
 }
 
-void put_controls(const UdpRxInfo& info, const PacketMeta& meta, msghdr& msg, uint32_t wanted,
-                  uint32_t local_v4) {
-    ControlWriter out(msg);
-    put_stamps(out, info.realtime_ns, wanted);
-    if ((wanted & kWantGro) && info.whole) out.put(IPPROTO_UDP, UDP_GRO, int(info.segment_size));
+// The control messages of level IPPROTO_IP.
+void put_headers(ControlWriter& out, const UdpRxInfo& info, int ifindex, uint32_t wanted,
+                 uint32_t local_v4) {
     if (wanted & kWantPktinfo) {
         in_pktinfo pktinfo{};
-        pktinfo.ipi_ifindex = int(meta.ifindex);
+        pktinfo.ipi_ifindex = ifindex;
         pktinfo.ipi_spec_dst.s_addr = htonl(local_v4);
         pktinfo.ipi_addr.s_addr = htonl(info.destination.addr.v4_host());
         out.put(IPPROTO_IP, IP_PKTINFO, pktinfo);
@@ -85,7 +87,41 @@ void put_controls(const UdpRxInfo& info, const PacketMeta& meta, msghdr& msg, ui
     if (wanted & kWantTos) out.put(IPPROTO_IP, IP_TOS, info.tos);
     if (wanted & kWantOrigDst)
         out.put(IPPROTO_IP, IP_RECVORIGDSTADDR, info.destination.to_sockaddr_in());
+}
+
+void put_controls(const UdpRxInfo& info, const PacketMeta& meta, msghdr& msg, uint32_t wanted,
+                  uint32_t local_v4) {
+    ControlWriter out(msg);
+    put_stamps(out, info.realtime_ns, wanted);
+    if ((wanted & kWantGro) && info.whole) out.put(IPPROTO_UDP, UDP_GRO, int(info.segment_size));
+    put_headers(out, info, int(meta.ifindex), wanted, local_v4);
     msg.msg_controllen = out.used();
+}
+
+// Returns how many bytes there was room for.
+size_t copy_bytes_out(ByteView bytes, msghdr& msg) {
+    size_t copied = 0;
+    for (size_t i = 0; i < msg.msg_iovlen && copied < bytes.size(); i++) {
+        const size_t n = std::min(msg.msg_iov[i].iov_len, bytes.size() - copied);
+        if (n) std::memcpy(msg.msg_iov[i].iov_base, bytes.data() + copied, n);
+        copied += n;
+    }
+    if (copied < bytes.size()) msg.msg_flags |= MSG_TRUNC;
+    return copied;
+}
+
+// The headers of a frame that was sent, as if it had been received. False: it has none.
+bool read_headers(ByteView frame, UdpRxInfo& out) {
+    const Parsed<EthernetView> ethernet = parse_ethernet(frame);
+    if (!ethernet) return false;
+    const Parsed<Ipv4View> ip = parse_ipv4_quoted(ethernet->payload);
+    if (!ip || ip->payload.size() < kUdpSize) return false;
+    const uint8_t* const ports = ip->payload.data();
+    out.source = {IpAddr::v4(ip->header.src), load_be16(ports)};
+    out.destination = {IpAddr::v4(ip->header.dst), load_be16(ports + 2)};
+    out.ttl = ip->header.ttl;
+    out.tos = ip->header.tos;
+    return true;
 }
 
 }  // namespace
@@ -102,18 +138,37 @@ long copy_datagram_out(const UdpDatagram& datagram, msghdr& msg, int flags, uint
                        uint32_t local_v4) {
     const UdpRxInfo& info = *datagram.info;
     copy_source_out(info, msg);
-    size_t copied = 0;
-    for (size_t i = 0; i < msg.msg_iovlen && copied < datagram.payload.size(); i++) {
-        const size_t n = std::min(msg.msg_iov[i].iov_len, datagram.payload.size() - copied);
-        if (n) std::memcpy(msg.msg_iov[i].iov_base, datagram.payload.data() + copied, n);
-        copied += n;
-    }
-    if (copied < datagram.payload.size()) msg.msg_flags |= MSG_TRUNC;
+    const size_t copied = copy_bytes_out(datagram.payload, msg);
     if (wanted)
         put_controls(info, *datagram.meta, msg, wanted, local_v4);
     else
         msg.msg_controllen = 0;
     return long(flags & MSG_TRUNC ? datagram.payload.size() : copied);
+}
+
+long copy_stamp_out(PacketBuf& stamp, msghdr& msg, uint32_t wanted, int ifindex) {
+    const TxStamp& of = stamp.as<TxStamp>();
+    struct {
+        sock_extended_err error{};
+        sockaddr_in offender{};
+    } told;
+    told.error.ee_errno = ENOMSG;
+    told.error.ee_origin = SO_EE_ORIGIN_TIMESTAMPING;
+    told.error.ee_info = of.kind == kStampSent ? SCM_TSTAMP_SND : SCM_TSTAMP_SCHED;
+    told.error.ee_data = of.id;
+    msg.msg_flags = MSG_ERRQUEUE;
+    if (msg.msg_name) msg.msg_namelen = 0;
+    const size_t copied = copy_bytes_out(stamp.view(), msg);
+    ControlWriter out(msg);
+    put_stamps(out, of.realtime_ns, wanted);
+    UdpRxInfo headers;
+    if (ifindex && read_headers(stamp.view(), headers)) {
+        told.offender = Endpoint{headers.source.addr, 0}.to_sockaddr_in();
+        put_headers(out, headers, ifindex, wanted, headers.source.addr.v4_host());
+    }
+    out.put(IPPROTO_IP, IP_RECVERR, told);
+    msg.msg_controllen = out.used();
+    return long(copied);
 }
 
 }  // namespace vma::sock

@@ -16,4 +16,8 @@ void copy_source_out(const UdpRxInfo& info, msghdr& msg);
 long copy_datagram_out(const UdpDatagram& datagram, msghdr& msg, int flags, uint32_t wanted,
                        uint32_t local_v4);
 
+// A stamp of what was sent (UdpEndpoint::first_stamp), as MSG_ERRQUEUE gives it. `ifindex`: of the interface it was sent by, if
+// the headers are told as control messages; 0: they are not. Returns what recvmsg returns.
+long copy_stamp_out(PacketBuf& stamp, msghdr& msg, uint32_t wanted, int ifindex);
+
 }  // namespace vma::sock

@@ -32,6 +32,7 @@ enum class Effect : uint8_t {
     timestamp,
     timestampns,
     stamping,
+    error_queue,
     origdst,
     segment,
     gro,
@@ -51,8 +52,6 @@ constexpr Row kRows[] = {
 
 // Software stamps of what is received: made, and told.
 constexpr uint32_t kReceivedStamps = SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE;
-// What SO_TIMESTAMPING may ask for without becoming the kernel's.
-constexpr uint32_t kRingStamps = kReceivedStamps;
 
 bool joins(int level, int name) {
     return level == IPPROTO_IP && (name == IP_ADD_MEMBERSHIP || name == IP_ADD_SOURCE_MEMBERSHIP ||
@@ -158,9 +157,13 @@ Outcome UdpSocket::set_option(int fd, int level, int name, const void* value, so
             want_if((asked & kReceivedStamps) == kReceivedStamps, kWantStamping);
             want_if((asked & kReceivedStamps) == SOF_TIMESTAMPING_RX_SOFTWARE, kUntoldStamps);
             want_if(name == SO_TIMESTAMPING_NEW, kNewStamps);
-            if (asked & ~kRingStamps) hand_back(Reason::unsupported_option);
+            if (!follow_stamping(asked) || (asked & ~kRingStamping))
+                hand_back(Reason::unsupported_option);
             break;
         }
+        case Effect::error_queue:
+            want(kErrorsArePri);
+            break;
         case Effect::origdst:
             want(kWantOrigDst);
             break;

@@ -4,22 +4,20 @@
 #include <sys/time.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/clock.h"
 #include "sock/option_rows.h"
 #include "sock/udp_socket.h"
 
 namespace vma::sock {
-namespace {
 
-Duration send_timeout(int fd) {
+Duration UdpSocket::send_timeout(int fd) {
     timeval tv{};
     socklen_t len = sizeof tv;
     if (sys::getsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &tv, &len) < 0) return {};
     return {int64_t(tv.tv_sec) * 1000000000 + int64_t(tv.tv_usec) * 1000};
 }
-
-}  // namespace
 
 // Room for a datagram more in one shard.
 class UdpRoom final : public WaitTarget {
@@ -104,13 +102,15 @@ PacedFlow* UdpSocket::paced_flow(Presence& presence) {
     return flow;
 }
 
-int UdpSocket::send_frame(Shard& shard, PacedFlow* flow, const TxFrame& frame) {
-    return flow ? shard.pacing().send(*flow, frame, monotonic_now()) : shard.send(frame);
+int UdpSocket::send_frame(Leaving& leaving, const TxFrame& frame) {
+    const TxStampRequest stamps = std::exchange(leaving.stamps, {});
+    return leaving.flow ? leaving.shard.pacing().send(*leaving.flow, frame, monotonic_now(), stamps)
+                        : leaving.shard.send_stamped(frame, leaving.endpoint, stamps);
 }
 
 // Under the lease of to.shard. The datagrams of one call each in their time: a super-frame would be a burst.
 int UdpSocket::send_apart(const Destination& to, std::span<const iovec> payload, uint32_t length,
-                          uint16_t segment, uint16_t id, PacedFlow& flow) {
+                          uint16_t segment, uint16_t id, Leaving& leaving) {
     PayloadCursor rest(payload);
     uint8_t head[kUdpMaxHead];
     iovec pieces[kMostPieces];
@@ -129,7 +129,7 @@ int UdpSocket::send_apart(const Destination& to, std::span<const iovec> payload,
         frame.csum_start = built->csum_start;
         frame.csum_offset = built->csum_offset;
         // After the first the rest is lost, as with a full queue of the kernel's: by the twin all would go once more.
-        if (const int error = send_frame(*to.shard, &flow, frame)) return at == 0 ? error : 0;
+        if (const int error = send_frame(leaving, frame)) return at == 0 ? error : 0;
     }
     return 0;
 }

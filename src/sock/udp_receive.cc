@@ -164,7 +164,8 @@ void UdpSocket::kept_returned(Shard& shard, const Kept& kept) {
 }
 
 Outcome UdpSocket::receive(int fd, msghdr* msg, int flags, Taker* taker) {
-    if (state() == SocketState::kernel || (flags & MSG_ERRQUEUE)) return Outcome::kernel();
+    if (state() == SocketState::kernel) return Outcome::kernel();
+    if (flags & MSG_ERRQUEUE) return receive_error(fd, *msg, flags);
     flags &= ~MSG_OOB;  // means nothing to a datagram
     const bool may_wait = !nonblocking() && !(flags & MSG_DONTWAIT);
     // Not bound yet: nothing can come, but who waits must see it when another thread's send binds it.
@@ -229,6 +230,7 @@ uint32_t UdpSocket::poll_events() {
     const uint32_t writable = is_writable() ? kWritable : 0;
     uint32_t events = 0;
     if (ring_ready_.load(std::memory_order_acquire)) events |= EPOLLIN | EPOLLRDNORM;
+    if (stamps_ready_.load(std::memory_order_acquire)) events |= error_events();
     const bool offloaded = state() == SocketState::offloaded;
     if (offloaded && !kernel_news_.load(std::memory_order_acquire)) return events | writable;
     // News of the twin are a hint: it may have been read meanwhile.
@@ -237,7 +239,7 @@ uint32_t UdpSocket::poll_events() {
     const timespec zero{};
     if (sys::ppoll(&twin, 1, &zero) > 0) events |= uint32_t(uint16_t(twin.revents));
     if (offloaded) {
-        if (!(events & (EPOLLERR | EPOLLHUP | EPOLLRDHUP)) && !(twin.revents & POLLIN))
+        if (!(twin.revents & (POLLIN | POLLERR | POLLHUP | POLLRDHUP)))
             kernel_news_.store(false, std::memory_order_release);
         events = (events & ~kWritable) | writable;
     }

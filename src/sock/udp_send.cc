@@ -19,17 +19,6 @@ constexpr int kTwinSendFlags = MSG_MORE | MSG_OOB | MSG_DONTROUTE | MSG_ZEROCOPY
 
 constexpr size_t kMostSegments = 64;  // of one send, in every kernel that has UDP_SEGMENT
 
-// Is UDP_SEGMENT the only control message? Its value then replaces the option's.
-bool only_segment(const msghdr& msg, uint16_t* segment) {
-    const cmsghdr* const c = CMSG_FIRSTHDR(&msg);
-    if (c == nullptr || c->cmsg_level != IPPROTO_UDP || c->cmsg_type != UDP_SEGMENT ||
-        c->cmsg_len != CMSG_LEN(sizeof *segment) ||
-        msg.msg_controllen > CMSG_SPACE(sizeof *segment))
-        return false;
-    std::memcpy(segment, CMSG_DATA(c), sizeof *segment);
-    return true;
-}
-
 }  // namespace
 
 int UdpSocket::take_twin_error(int fd) {
@@ -160,42 +149,54 @@ UdpSocket::Destination UdpSocket::destination(int fd, const Endpoint& to) {
 
 Outcome UdpSocket::send_by_twin(int fd, const msghdr* msg, int flags) {
     if (flags & kSendDummy) return Outcome::error(EINVAL);  // the kernel would send it
-    corked_ = flags & MSG_MORE;
+    const bool is_more_of_one = corked_;
+    corked_ = flags & MSG_MORE || cork_.load(std::memory_order_relaxed);
     SocketCounters::add(counters.tx_os_packets, 1);
+    TxStamping* const stamping = stamping_.load(std::memory_order_acquire);
+    if (stamping && !is_more_of_one) [[unlikely]]
+        return send_stamped_by_twin(*stamping, fd, *msg, flags);
     // Blocking and non-blocking, EINTR and SIGPIPE are the kernel's: libc makes the call.
-    (void)fd;
-    (void)msg;
     return Outcome::kernel();
 }
 
 Outcome UdpSocket::send_by_ring(const Destination& to, const msghdr* msg, size_t length,
-                                uint16_t segment, bool dummy) {
+                                uint16_t segment, const SendControls& controls, bool dummy) {
     Shard& shard = *to.shard;
     uint8_t head[kUdpMaxHead];
     LeaseGuard guard(shard.lease());
     const bool paced = pacing_rate_.load(std::memory_order_relaxed) != 0;
-    Presence* const presence = remote_.port != 0 || paced ? presence_in(shard) : nullptr;
+    TxStamping* const stamping = stamping_.load(std::memory_order_acquire);
+    Presence* const presence =
+        remote_.port != 0 || paced || stamping ? presence_in(shard) : nullptr;
     UdpEndpoint* const endpoint = remote_.port != 0 && presence ? presence->endpoint : nullptr;
-    PacedFlow* const flow = paced && presence ? paced_flow(*presence) : nullptr;
-    if (paced && flow == nullptr) return Outcome::error(ENOMEM);
+    if ((paced || stamping) && presence == nullptr) return Outcome::error(ENOMEM);
+    Leaving leaving(shard);
+    if (paced && (leaving.flow = paced_flow(*presence)) == nullptr) return Outcome::error(ENOMEM);
     const uint16_t id = choose_ip_id(endpoint ? &endpoint->ip_id : nullptr, to.df_strict,
                                      shard.ip_ids(), to.head.src(), to.head.dst(), IPPROTO_UDP,
                                      endpoint ? Instant{} : monotonic_now());
     const std::span<const iovec> payload{msg->msg_iov, msg->msg_iovlen};
+    TxStampRequest stamps;
+    if (stamping && !dummy) [[unlikely]] {
+        stamps = leaving.stamps = stamping->take(controls);
+        leaving.endpoint = presence->endpoint;
+    }
+    const auto answer = [&](int error) {
+        if (error == 0) return Outcome::value(long(length));
+        if (stamping) stamping->give_back(stamps, controls);
+        return Outcome::error(error);
+    };
     if (segment == 0 && length > to.max_payload) {
         if (dummy) return Outcome::error(EMSGSIZE);
-        const int error = send_fragments(to, payload, uint32_t(length), id, flow);
-        return error ? Outcome::error(error) : Outcome::value(long(length));
+        return answer(send_fragments(to, payload, uint32_t(length), id, leaving));
     }
-    if (segment != 0 && flow && !dummy) {
-        const int error = send_apart(to, payload, uint32_t(length), segment, id, *flow);
-        return error ? Outcome::error(error) : Outcome::value(long(length));
-    }
+    if (segment != 0 && paced && !dummy)
+        return answer(send_apart(to, payload, uint32_t(length), segment, id, leaving));
     const bool offload = shard.caps().tx_checksum && !to.head.no_checksum();
     const auto built =
         emit_udp_datagram(to.head, offload ? UdpChecksum::offload : UdpChecksum::complete, payload,
                           uint32_t(length), id, head);
-    if (!built) return Outcome::error(built.error());
+    if (!built) return answer(built.error());
     TxFrame frame;
     frame.head = {head, built->size};
     frame.payload = msg->msg_iov;
@@ -207,14 +208,12 @@ Outcome UdpSocket::send_by_ring(const Destination& to, const msghdr* msg, size_t
         frame.gso = Gso::udp_l4;
         frame.gso_size = segment;
     }
-    const int error = dummy ? 0 : send_frame(shard, flow, frame);
-    if (error) return Outcome::error(error);
-    return Outcome::value(long(length));
+    return answer(dummy ? 0 : send_frame(leaving, frame));
 }
 
 // Under the lease of to.shard. 0, or the errno of the fragment that was refused: the others are of no use then, and age.
 int UdpSocket::send_fragments(const Destination& to, std::span<const iovec> payload,
-                              uint32_t length, uint16_t id, PacedFlow* flow) {
+                              uint32_t length, uint16_t id, Leaving& leaving) {
     UdpFragmenter fragments(to.head, payload, length, to.max_payload + kIpv4Size + kUdpSize, id);
     uint8_t head[kUdpMaxHead];
     iovec pieces[kMostPieces];
@@ -224,7 +223,7 @@ int UdpSocket::send_fragments(const Destination& to, std::span<const iovec> payl
         frame.payload = pieces;
         frame.payload_count = uint16_t(fragment->piece_count);
         frame.payload_len = fragment->payload_len;
-        if (const int error = send_frame(*to.shard, flow, frame)) return error;
+        if (const int error = send_frame(leaving, frame)) return error;
     }
     return 0;
 }
@@ -246,8 +245,12 @@ Outcome UdpSocket::send(int fd, const msghdr* msg, int flags, SendCall) {
         cork_.load(std::memory_order_relaxed) || msg->msg_iovlen > UINT16_MAX)
         return send_by_twin(fd, msg, flags);
     uint16_t segment = segment_.load(std::memory_order_relaxed);
-    if (msg->msg_controllen != 0 && !only_segment(*msg, &segment))
-        return send_by_twin(fd, msg, flags);
+    SendControls controls;
+    if (msg->msg_controllen != 0) {
+        controls = read_send_controls(*msg);
+        segment = controls.segment.value_or(segment);
+        if (controls.others || !can_stamp(controls)) return send_by_twin(fd, msg, flags);
+    }
     Endpoint to;
     if (msg->msg_name) {
         if (!Endpoint::from_sockaddr(static_cast<const sockaddr*>(msg->msg_name), msg->msg_namelen,
@@ -284,7 +287,7 @@ Outcome UdpSocket::send(int fd, const msghdr* msg, int flags, SendCall) {
     if (Outcome refused; pacing_rate_.load(std::memory_order_relaxed) != 0 && !dummy &&
                          !wait_for_room(fd, *d.shard, flags, &refused)) [[unlikely]]
         return refused;
-    const Outcome sent = send_by_ring(d, msg, length, segment, dummy);
+    const Outcome sent = send_by_ring(d, msg, length, segment, controls, dummy);
     if (dummy) {
         if (sent.kind == Outcome::Kind::value) SocketCounters::add(counters.tx_dummy, 1);
         return sent;

@@ -49,6 +49,7 @@ void UdpSocket::destroy(UdpSocket* socket) {
     stats::remove_socket(socket->row_);
     std::vector<Membership>().swap(socket->memberships_);  // the record is used again as it is
     socket->latency.forget();
+    delete socket->stamping_.exchange(nullptr);
     g_slab.give(socket);
 }
 
@@ -394,6 +395,8 @@ void UdpSocket::teardown() {
 void UdpSocket::forget_locks_in_child() {
     Socket::forget_locks_in_child();
     new (&destinations_lock_) SpinLock;
+    if (TxStamping* const stamping = stamping_.load(std::memory_order_acquire))
+        stamping->forget_lock_in_child();
 }
 
 void UdpSocket::become_twin_in_child() {

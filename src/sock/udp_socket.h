@@ -3,15 +3,17 @@
 // interfaces); each destination is sent to by ring or by twin.
 //
 // What the ring does not do in this version goes to the twin, datagram by datagram: broadcast, corking, control messages on send
-// but UDP_SEGMENT, MSG_ERRQUEUE. Nothing is refused that the kernel would do.
+// but those of send_controls.h. Nothing is refused that the kernel would do.
 #pragma once
 
 #include <array>
 #include <vector>
 
 #include "engine/runtime.h"
+#include "sock/send_controls.h"
 #include "sock/slab.h"
 #include "sock/socket.h"
+#include "sock/tx_stamping.h"
 #include "stats/publisher.h"
 
 namespace vma::sock {
@@ -25,9 +27,10 @@ enum UdpControl : uint32_t {
     kWantTos = 16,
     kWantOrigDst = 32,
     kWantGro = 64,
-    kWantStamping = 128,  // SO_TIMESTAMPING: software stamps of what is received
-    kNewStamps = 256,     // stamps under the names of the _NEW options
-    kUntoldStamps = 512,  // SO_TIMESTAMPING has stamps made that it does not tell
+    kWantStamping = 128,   // SO_TIMESTAMPING: software stamps of what is received
+    kNewStamps = 256,      // stamps under the names of the _NEW options
+    kUntoldStamps = 512,   // SO_TIMESTAMPING has stamps made that it does not tell
+    kErrorsArePri = 1024,  // SO_SELECT_ERR_QUEUE: what waits in the error queue is POLLPRI, too
 };
 
 class UdpSocket final : public Socket {
@@ -69,6 +72,8 @@ class UdpSocket final : public Socket {
     void ring_writable() { watch.notify(EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND); }
     void ring_ready(
         const UdpEndpoint& endpoint);  // [lease of its shard] something was queued in it
+    void ring_stamped(
+        const UdpEndpoint& endpoint);  // [lease of its shard] a stamp of what it sent was queued
 
     unsigned ring_fds(std::span<int> out) override;
     int send_ring_fd(const Endpoint* to) override;
@@ -186,12 +191,33 @@ class UdpSocket final : public Socket {
     Outcome send_by_twin(int fd, const msghdr* msg, int flags);
     // `segment`: cut into datagrams of so many bytes; 0: one datagram. `dummy`: all but the sending.
     Outcome send_by_ring(const Destination& to, const msghdr* msg, size_t length, uint16_t segment,
-                         bool dummy);
+                         const SendControls& controls, bool dummy);
     static bool can_cut(const Destination& to, size_t length, uint16_t segment);
-    int send_fragments(const Destination& to, std::span<const iovec> payload, uint32_t length,
-                       uint16_t id, PacedFlow* flow);
-    int send_apart(const Destination& to, std::span<const iovec> payload, uint32_t length,
-                   uint16_t segment, uint16_t id, PacedFlow& flow);
+    // How the frames of one call leave.
+    struct Leaving {
+        explicit Leaving(Shard& of) : shard(of) {}
+        Shard& shard;
+        UdpEndpoint* endpoint = nullptr;  // gets the stamps
+        PacedFlow* flow = nullptr;        // by its rate
+        TxStampRequest stamps;            // of the first frame
+    };
+    static int send_fragments(const Destination& to, std::span<const iovec> payload,
+                              uint32_t length, uint16_t id, Leaving& leaving);
+    static int send_apart(const Destination& to, std::span<const iovec> payload, uint32_t length,
+                          uint16_t segment, uint16_t id, Leaving& leaving);
+
+    // udp_stamps.cc: SO_TIMESTAMPING of what is sent. False: it has to be the kernel's.
+    bool follow_stamping(uint32_t flags);
+    // Can the ring do what control messages of a datagram say of stamps?
+    bool can_stamp(const SendControls& controls) const;
+    Outcome send_stamped_by_twin(TxStamping& stamping, int fd, const msghdr& msg, int flags);
+    Outcome receive_error(int fd, msghdr& msg, int flags);
+    Presence* first_stamped(uint64_t* order);  // whose stamp is to be read first; null: none
+    bool read_stamp(Presence& presence, const TxStamping& stamping, msghdr& msg, Outcome* out);
+    uint32_t error_events() const {
+        return wanted_.load(std::memory_order_relaxed) & kErrorsArePri ? EPOLLERR | EPOLLPRI
+                                                                       : EPOLLERR;
+    }
 
     // udp_pacing.cc: SO_MAX_PACING_RATE.
     friend class UdpRoom;
@@ -201,10 +227,11 @@ class UdpSocket final : public Socket {
     std::atomic<PacedFlow*>& paced_of(const Presence& presence) {
         return paced_[size_t(&presence - presences_.data())];
     }
-    static int send_frame(Shard& shard, PacedFlow* flow, const TxFrame& frame);
+    static int send_frame(Leaving& leaving, const TxFrame& frame);
     bool has_room(Shard& shard);
     // Waits, if the call may, until there is room for a datagram. False: *refused is the answer.
     bool wait_for_room(int fd, Shard& shard, int flags, Outcome* refused);
+    static Duration send_timeout(int fd);  // SO_SNDTIMEO; 0: none
     bool is_writable() const;
     void flush_paced();
     int take_twin_error(int fd);
@@ -221,7 +248,7 @@ class UdpSocket final : public Socket {
     std::atomic<bool> multicast_loop_{true};   // IP_MULTICAST_LOOP
     // Bound and undecided: what it will be kernel for.
     Reason waits_because_ = Reason::reuseport_shared;
-    bool corked_ = false;                   // a MSG_MORE datagram waits in the twin
+    bool corked_ = false;                   // a datagram waits in the twin for the rest of it
     std::atomic<uint64_t> pacing_rate_{0};  // bytes per second; 0: as fast as may be
     std::atomic<uint32_t> send_buffer_{0};  // SO_SNDBUF as the twin has it, while there is a rate
     std::atomic<bool> cork_{false};         // UDP_CORK: the twin puts datagrams together
@@ -232,6 +259,9 @@ class UdpSocket final : public Socket {
     std::atomic<uint32_t> receive_buffer_{0};  // SO_RCVBUF as the twin reports it, 0: not asked yet
     std::atomic<uint32_t> ring_ready_{
         0};  // bit i: presences_[i]'s endpoint is readable; written under its lease
+    std::atomic<uint32_t> stamps_ready_{0};  // the same for its stamps
+    std::atomic<TxStamping*> stamping_{
+        nullptr};  // from the first SO_TIMESTAMPING on, for the life of the socket
     std::atomic<bool> handed_back_{false};  // steering is gone, queue not drained yet
     bool shown_ = false;  // [control_] a datagram is out of its queue, for the callback to look at
     std::atomic<bool> kernel_send_{false};  // every datagram by the twin

@@ -131,6 +131,23 @@ Packet UdpEndpoint::take_front(PacketQueue& from, PacketPool& pool, UdpRxInfo& i
 void UdpEndpoint::purge() {
     for (PacketQueue* from : {&passed_, &queue_})
         while (!from->empty()) consume_from(*from);
+    while (first_stamp()) consume_stamp();
+}
+
+bool UdpEndpoint::queue_stamp(Packet frame, const TxStamp& stamp) {
+    const uint32_t charge = udp_charge(frame->len);
+    if (charged_ + charge >= receive_limit_) return false;
+    auto* const kept = new (frame->scratch) TxStamp(stamp);
+    kept->charge = charge;
+    charged_ += charge;
+    stamps_.push_back(*frame.detach());
+    return true;
+}
+
+void UdpEndpoint::consume_stamp() {
+    PacketBuf* const first = stamps_.pop_front();
+    charged_ -= first->as<TxStamp>().charge;
+    release_packet(first);
 }
 
 }  // namespace vma

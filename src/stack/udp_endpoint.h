@@ -20,6 +20,7 @@
 #include "pkt/pool.h"
 #include "stack/demux.h"
 #include "stack/group_filter.h"
+#include "stack/tx_stamp.h"
 
 namespace vma {
 
@@ -98,6 +99,12 @@ class UdpEndpoint {
     uint32_t next_size();
     void purge();  // drops everything that is queued
 
+    // Stamps of what it sent, until the program reads them; charged as what it receives. False: there is no room.
+    bool queue_stamp(Packet frame, const TxStamp& stamp);
+    // The oldest, whose scratch is a TxStamp; null: there is none.
+    PacketBuf* first_stamp() { return stamps_.front(); }
+    void consume_stamp();
+
     // UDP_GRO: super-frames that are queued from here on are read as they are, not cut into their datagrams.
     void set_whole_trains(bool on) { whole_trains_ = on; }
 
@@ -142,7 +149,7 @@ class UdpEndpoint {
 
     PacketQueue passed_;  // by the screen; single datagrams
     uint32_t passed_count_ = 0, passed_bytes_ = 0;
-    PacketQueue queue_;
+    PacketQueue queue_, stamps_;
     bool whole_trains_ = false;
     uint32_t receive_limit_ = 212992;  // net.core.rmem_default
     uint32_t charged_ = 0, queued_ = 0;

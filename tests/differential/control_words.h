@@ -11,20 +11,9 @@
 
 #include "differential/behaviour.h"
 
-// What recvmsg() gave: length, text, flags and the control messages, without what differs from run to run.
-inline std::string received(int s, int flags = 0, size_t room = 512, size_t size = 100) {
-    std::string data(size, '?'), control(512, 0);
-    sockaddr_in from{};
-    iovec iov{data.data(), size};
-    msghdr m = message_of(iov, room ? control.data() : nullptr, room);
-    m.msg_name = &from;
-    m.msg_namelen = sizeof from;
-    const ssize_t n = recvmsg(s, &m, flags);
-    if (n < 0) return std::string("-1 ") + strerrorname_np(errno);
-    std::string text = std::to_string(n) + " \"" + data.substr(0, std::min(size, size_t(n))) +
-                       "\" flags " + std::to_string(m.msg_flags) + " name " +
-                       std::to_string(m.msg_namelen) + " control " +
-                       std::to_string(m.msg_controllen);
+// The control messages of a call, without what differs from run to run.
+inline std::string controls_of(msghdr& m) {
+    std::string text;
     for (cmsghdr* c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
         text += "; " + std::to_string(c->cmsg_level) + "/" + std::to_string(c->cmsg_type) +
                 " len " + std::to_string(c->cmsg_len);
@@ -42,16 +31,36 @@ inline std::string received(int s, int flags = 0, size_t room = 512, size_t size
             sockaddr_in to = at("any", 0);
             to.sin_addr = reinterpret_cast<const in_pktinfo*>(bytes)->ipi_addr;
             text += " to " + shown(to);
+            to.sin_addr = reinterpret_cast<const in_pktinfo*>(bytes)->ipi_spec_dst;
+            text += " at " + shown(to);
         }
-        if (c->cmsg_level == SOL_IP && c->cmsg_type == IP_RECVERR) {
+        if (c->cmsg_level == SOL_IP && c->cmsg_type == IP_RECVERR &&
+            c->cmsg_len >= CMSG_LEN(sizeof(sock_extended_err))) {
             const auto* e = reinterpret_cast<const sock_extended_err*>(bytes);
             text += std::string(" error ") + strerrorname_np(int(e->ee_errno)) + " origin " +
                     std::to_string(e->ee_origin) + " type " + std::to_string(e->ee_type) +
                     " code " + std::to_string(e->ee_code) + " info " + std::to_string(e->ee_info) +
                     " data " + std::to_string(e->ee_data);
+            const auto* by = reinterpret_cast<const sockaddr_in*>(SO_EE_OFFENDER(e));
+            if (c->cmsg_len >= CMSG_LEN(sizeof *e + sizeof *by))
+                text += by->sin_family == AF_INET ? " by " + shown(*by) : " by nobody";
         }
     }
     return text;
+}
+// What recvmsg() gave: length, text, flags and the control messages, without what differs from run to run.
+inline std::string received(int s, int flags = 0, size_t room = 512, size_t size = 100) {
+    std::string data(size, '?'), control(512, 0);
+    sockaddr_in from{};
+    iovec iov{data.data(), size};
+    msghdr m = message_of(iov, room ? control.data() : nullptr, room);
+    m.msg_name = &from;
+    m.msg_namelen = sizeof from;
+    const ssize_t n = recvmsg(s, &m, flags);
+    if (n < 0) return std::string("-1 ") + strerrorname_np(errno);
+    return std::to_string(n) + " \"" + data.substr(0, std::min(size, size_t(n))) + "\" flags " +
+           std::to_string(m.msg_flags) + " name " + std::to_string(m.msg_namelen) + " control " +
+           std::to_string(m.msg_controllen) + controls_of(m);
 }
 // sendmsg() with one control message.
 template <class T>

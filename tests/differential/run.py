@@ -51,7 +51,7 @@ LEFT_OUT = {
     "shm": re.compile(r"mc_\w+|send_pktinfo|close_beside_acceptor|many_members"),
     "verbs": re.compile(r"mc_send|mc_loop|mc_leave|udp_close_unread|udp_gro_\w+|udp_order_\w+|udp_paced_shapes|"
                         r"udp_cork_and_more|cork_datagrams|send_segments|send_tos|send_ttl|send_unknown_control|"
-                        r"error_queue_unconnected|root_changed"),
+                        r"stamp_controls|stamp_mixed|stamp_shapes|error_queue_unconnected|root_changed"),
 }
 # What a ring leaves to the kernel: the program must see the same, and nothing is asked of the ring.
 BY_KERNEL = {"verbs": re.compile(r"mc_\w+|udp_segment_\w+")}

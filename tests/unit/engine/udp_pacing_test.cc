@@ -38,7 +38,8 @@ class Told final : public ReadySink {
   public:
     void udp_ready(UdpEndpoint&) override {}
     void udp_writable(UdpEndpoint&) override { writable++; }
-    unsigned writable = 0;
+    void udp_stamped(UdpEndpoint&) override { stamped++; }
+    unsigned writable = 0, stamped = 0;
 };
 
 class UdpPacingTest : public testing::Test {
@@ -71,7 +72,7 @@ class UdpPacingTest : public testing::Test {
         shard_->close_ring();
     }
     UdpPacing& pacing() { return shard_->pacing(); }
-    int send(uint8_t number) {
+    int send(uint8_t number, const TxStampRequest& stamps = {}) {
         uint8_t head[42] = {}, payload[1000] = {number};
         iovec piece{payload, sizeof payload};
         TxFrame frame;
@@ -81,7 +82,7 @@ class UdpPacingTest : public testing::Test {
         frame.payload_len = sizeof payload;
         frame.csum_start = 34;
         frame.csum_offset = 6;
-        return pacing().send(*flow_, frame, now_);
+        return pacing().send(*flow_, frame, now_, stamps);
     }
     void pass(Duration d) {
         for (const Instant end = now_ + d; pacing().next() <= end; pacing().run(now_))
@@ -169,6 +170,50 @@ TEST_F(UdpPacingTest, AnotherRate) {
     EXPECT_EQ(ring_->sent.size(), 2u);
     pacing().set(*flow_, 0, 20 * udp_charge(kFrame), now_);
     EXPECT_EQ(ring_->sent.size(), 20u);
+}
+
+// Of a frame that waits the one stamp is made at once, the other when it leaves; of one that leaves at once both.
+TEST_F(UdpPacingTest, StampsOfWhatWaits) {
+    TxStampRequest stamps;
+    stamps.kinds = kStampScheduled | kStampSent;
+    stamps.with_frame = true;
+    for (stamps.id = 0; stamps.id < 3; stamps.id++) ASSERT_EQ(send(uint8_t(stamps.id), stamps), 0);
+    ASSERT_EQ(ring_->sent.size(), 2u);
+    EXPECT_EQ(told_.stamped, 5u);
+    pass(Duration::millis(10));
+    EXPECT_EQ(told_.stamped, 6u);
+    const struct {
+        uint32_t id;
+        TxStampKind kind;
+    } expected[] = {{0, kStampScheduled}, {0, kStampSent},      {1, kStampScheduled},
+                    {1, kStampSent},      {2, kStampScheduled}, {2, kStampSent}};
+    for (const auto& e : expected) {
+        PacketBuf* const stamp = endpoint_->first_stamp();
+        ASSERT_NE(stamp, nullptr);
+        EXPECT_EQ(stamp->as<TxStamp>().id, e.id);
+        EXPECT_EQ(stamp->as<TxStamp>().kind, e.kind);
+        ASSERT_EQ(stamp->len, kFrame);
+        EXPECT_EQ(stamp->data[42], e.id);
+        endpoint_->consume_stamp();
+    }
+    EXPECT_EQ(endpoint_->first_stamp(), nullptr);
+}
+
+// Nobody hears of what leaves after the socket is closed, nor of a frame that the device refuses.
+TEST_F(UdpPacingTest, NoStampWithoutASocketOrAFrame) {
+    TxStampRequest stamps;
+    stamps.kinds = kStampSent;
+    ring_->error = EMSGSIZE;
+    EXPECT_EQ(send(1, stamps), EMSGSIZE);
+    EXPECT_EQ(told_.stamped, 0u);
+    ring_->error = 0;
+    for (uint8_t i = 0; i < 3; i++) ASSERT_EQ(send(i, stamps), 0);
+    EXPECT_EQ(told_.stamped, 2u);
+    pacing().close(*flow_);
+    shard_->free_udp(endpoint_);
+    pass(Duration::millis(10));
+    EXPECT_EQ(ring_->sent.size(), 3u);
+    EXPECT_EQ(told_.stamped, 2u);
 }
 
 }  // namespace

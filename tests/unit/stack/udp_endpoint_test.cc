@@ -306,5 +306,25 @@ TEST_F(UdpEndpointTest, AScreenStandsBeforeTheReaders) {
     EXPECT_EQ(e.charged(), 0u);
 }
 
+// Stamps share the receive buffer with datagrams; unlike a datagram none passes the limit.
+TEST_F(UdpEndpointTest, StampsAreChargedAndBounded) {
+    UdpEndpoint e;
+    e.set_receive_limit(10 * 768);
+    ASSERT_EQ(deliver(e, 10), DropReason::none);
+    TxStamp stamp;
+    for (stamp.id = 0; e.queue_stamp(packet(Bytes(100)), stamp);) stamp.id++;
+    EXPECT_EQ(stamp.id, 8u);
+    EXPECT_EQ(e.charged(), 9u * 768);
+    for (uint32_t id = 0; id < 8; id++) {
+        ASSERT_NE(e.first_stamp(), nullptr);
+        EXPECT_EQ(e.first_stamp()->as<TxStamp>().id, id);
+        EXPECT_EQ(e.first_stamp()->len, 100u);
+        e.consume_stamp();
+    }
+    EXPECT_EQ(e.first_stamp(), nullptr);
+    EXPECT_EQ(e.charged(), 768u);
+    EXPECT_TRUE(e.queue_stamp(packet(Bytes(100)), stamp));  // the endpoint's end frees it
+}
+
 }  // namespace
 }  // namespace vma::test
