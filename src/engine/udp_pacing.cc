@@ -56,7 +56,7 @@ int UdpPacing::send(PacedFlow& flow, const TxFrame& frame, Instant now,
     const uint32_t bytes = frame_bytes(frame);
     if (flow.queue_.empty() && flow.pacer_.due(bytes) <= now) {
         const int error = shard_.send_stamped(frame, flow.endpoint_, stamps);
-        if (error == 0) flow.pacer_.sent(bytes, now);
+        if (error == 0) flow.pacer_.sent(bytes, now, false);
         if (!is_full(error)) return error;
         flow.refused_until_ = now + kRetry;
     }
@@ -68,7 +68,10 @@ int UdpPacing::send(PacedFlow& flow, const TxFrame& frame, Instant now,
     if (stamps.kinds & kStampScheduled)
         shard_.stamp(*flow.endpoint_, stamps, kStampScheduled, frame, realtime_ns());
     flow.charged_.store(flow.charged() + waiting->charge, std::memory_order_relaxed);
-    if (flow.queue_.empty()) waiting_.push_back(flow);
+    if (flow.queue_.empty()) {
+        flow.pacer_.start_waiting(now);
+        waiting_.push_back(flow);
+    }
     flow.queue_.push_back(*copy.detach());
     if (flow.due() < next_) {
         next_ = flow.due();
@@ -95,7 +98,7 @@ int UdpPacing::put(const PacedFlow& flow, PacketBuf& waiting) {
 bool UdpPacing::release_first(PacedFlow& flow, Instant now) {
     PacketBuf& first = *flow.queue_.front();
     if (is_full(put(flow, first))) return false;
-    flow.pacer_.sent(first.len, now);
+    flow.pacer_.sent(first.len, now, true);
     const bool was_writable = flow.is_writable();
     flow.charged_.store(flow.charged() - first.as<WaitingFrame>().charge,
                         std::memory_order_relaxed);

@@ -17,16 +17,16 @@ class Shard;
 // What one endpoint sends. Charged as what it receives is (udp_charge), against SO_SNDBUF.
 class PacedFlow {
   public:
-    // As Linux: one datagram more while the charge is below the limit; readiness is told when half of it is free. Both may be
-    // asked without the lease.
+    // As Linux: one datagram more while the charge is below the limit; readiness is told when half of it is free. These may
+    // be asked without the lease.
     bool has_room() const { return charged() < limit_.load(std::memory_order_relaxed); }
     bool is_writable() const { return charged() <= limit_.load(std::memory_order_relaxed) / 2; }
+    uint32_t charged() const { return charged_.load(std::memory_order_relaxed); }
     // When the next of its frames may leave; never: none waits.
     Instant due() const;
 
   private:
     friend class UdpPacing;
-    uint32_t charged() const { return charged_.load(std::memory_order_relaxed); }
 
     Pacer pacer_;
     PacketQueue queue_;

@@ -254,6 +254,12 @@ Outcome ioctl(int fd, unsigned long request, void* arg) {
             *static_cast<int*>(arg) = int(size.v);
             return Outcome::value(0);
         }
+        case SIOCOUTQ: {
+            const Outcome unsent = socket->unsent(fd);
+            if (unsent.kind != Outcome::Kind::value) return unsent;
+            *static_cast<int*>(arg) = int(unsent.v);
+            return Outcome::value(0);
+        }
         case FIOASYNC:
         case SIOCGSTAMP_OLD:
         case SIOCGSTAMPNS_OLD:

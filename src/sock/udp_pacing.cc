@@ -1,6 +1,8 @@
 // SO_MAX_PACING_RATE of a UDP socket: what may not leave yet waits in the shard (engine/udp_pacing.h), as much of it as SO_SNDBUF
 // allows; then the call waits, or says EAGAIN.
 #include <errno.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/time.h>
 
 #include <algorithm>
@@ -140,6 +142,16 @@ bool UdpSocket::is_writable() const {
         const PacedFlow* const flow = paced.load(std::memory_order_acquire);
         return flow == nullptr || flow->is_writable();
     });
+}
+
+Outcome UdpSocket::unsent(int fd) {
+    uint64_t here = 0;
+    for (const auto& paced : paced_)
+        if (const PacedFlow* const flow = paced.load(std::memory_order_acquire))
+            here += flow->charged();
+    int in_twin = 0;
+    if (here == 0 || sys::ioctl(fd, SIOCOUTQ, &in_twin) < 0) return Outcome::kernel();
+    return Outcome::value(long(here) + in_twin);
 }
 
 // The kernel goes on: what waits leaves before what it sends.

@@ -51,6 +51,8 @@ class UdpSocket final : public Socket {
     Outcome set_option(int fd, int level, int name, const void* value, socklen_t len);
     // Bytes of the next datagram, as FIONREAD; kernel outcome when only the twin knows.
     Outcome next_datagram_size(int fd);
+    // What waits to leave, in the unit of SO_SNDBUF, as SIOCOUTQ; kernel outcome when nothing does here.
+    Outcome unsent(int fd);
 
     uint32_t poll_events() override;
     void teardown() override;

@@ -19,22 +19,38 @@ BURST = 2 * 1514
 
 
 class Paced(case.NetCase):
-    def send(self, how, count):
-        """What the sender tells; all its datagrams have come, none earlier than the rate and one burst allow. Late is not
-        wrong here: the machine may be busy."""
+    def listener(self):
         listener = self.b.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.addCleanup(listener.close)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         listener.bind((self.b.ip, PORT))
-        by_kernel = self.a.counters("Udp")["OutDatagrams"]
-        begin = time.monotonic()
-        sender = self.python(self.a, "udp_paced.py", how, self.b.ip, PORT, RATE, count, SIZE, start=True, preload=True,
-                             stdin=subprocess.PIPE)
+        return listener
+
+    def sender(self, how, rate, count):
+        return self.python(self.a, "udp_paced.py", how, self.b.ip, PORT, rate, count, SIZE, start=True, preload=True,
+                           stdin=subprocess.PIPE)
+
+    def take(self, listener, count, sender):
+        """When each of them came; they are all, and in order."""
         numbers, times = [], []
         while len(numbers) < count and select.select([listener], [], [], 10)[0]:
             numbers.append(int(listener.recv(2000).split(b" ")[0]))
             times.append(time.monotonic())
         self.assertEqual(numbers, list(range(count)), sender.out)
+        return times
+
+    @staticmethod
+    def told(sender):
+        return json.loads(next(line for line in sender.out.splitlines() if line.startswith("{")))
+
+    def send(self, how, count):
+        """What the sender tells; all its datagrams have come, none earlier than the rate and one burst allow. Late is not
+        wrong here: the machine may be busy."""
+        listener = self.listener()
+        by_kernel = self.a.counters("Udp")["OutDatagrams"]
+        begin = time.monotonic()
+        sender = self.sender(how, RATE, count)
+        times = self.take(listener, count, sender)
         # What is sent before the peer's link address is known goes by the kernel.
         by_kernel = self.a.counters("Udp")["OutDatagrams"] - by_kernel
         self.assertLess(by_kernel, count // 10, "not by the ring")
@@ -42,7 +58,7 @@ class Paced(case.NetCase):
         self.assertGreater(times[-1] - begin, ((count - by_kernel) * FRAME - BURST) / RATE)
         sender.tell("end")
         self.assertEqual(sender.wait(10), 0, sender.out)
-        return json.loads(next(line for line in sender.out.splitlines() if line.startswith("{")))
+        return self.told(sender)
 
     def test_blocking(self):
         """What does not fit into the send buffer waits in the call."""
@@ -55,6 +71,19 @@ class Paced(case.NetCase):
     def test_closed_while_it_waits(self):
         """All of it fits; the socket is closed at once, and what waits leaves in its time."""
         self.assertEqual(self.send("poll", 40)["full"], 0)
+
+    def test_unsent(self):
+        """SIOCOUTQ: nearly all of it still waits, for 20 s by this rate; the end of the process lets it go."""
+        listener = self.listener()
+        sender = self.sender("leave", 2000, 40)
+        sender.tell("end")
+        self.assertEqual(sender.wait(10), 0, sender.out)
+        self.take(listener, 40, sender)
+        unsent = self.told(sender)["unsent"]
+        charge = 576 + (FRAME + 63) // 64 * 64
+        self.assertEqual(unsent % charge, 0, unsent)
+        self.assertGreater(unsent, 20 * charge)
+        self.assertLess(unsent, 39 * charge)
 
 
 if __name__ == "__main__":

@@ -216,5 +216,24 @@ TEST_F(UdpPacingTest, NoStampWithoutASocketOrAFrame) {
     EXPECT_EQ(told_.stamped, 2u);
 }
 
+// Nobody looks for 7 ms while frames wait: at twice the rate they are where they should be before the queue is empty.
+TEST_F(UdpPacingTest, AStallIsMadeUpFor) {
+    for (uint8_t i = 0; i < 18; i++) ASSERT_EQ(send(i), 0);
+    const Instant begun = now_;
+    ASSERT_EQ(ring_->sent.size(), 2u);
+    now_ = now_ + Duration::millis(7);
+    pacing().run(now_);
+    EXPECT_LE(ring_->bytes, 2u * kFrame + 3028u);  // no burst beyond the bucket
+    while (!pacing().next().is_never()) {
+        now_ = std::max(now_, pacing().next());
+        pacing().run(now_);
+    }
+    EXPECT_EQ(ring_->sent.size(), 18u);
+    // As without the stall: the bucket at once, then a frame in a millisecond.
+    const Duration lasted = now_ - begun;
+    EXPECT_GE(lasted, Duration::micros(15000));
+    EXPECT_LE(lasted, Duration::micros(15100));
+}
+
 }  // namespace
 }  // namespace vma
