@@ -247,6 +247,7 @@ Status Shard::lose_privileges() {
 
 void Shard::close_ring() {
     LeaseGuard guard(*lease_);
+    pacing_->flush_all(monotonic_now());  // nobody is left to send that in its time
     Ring* ring = ring_;
     ring_ = nullptr;
     delete ring;

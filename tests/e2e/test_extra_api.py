@@ -31,9 +31,7 @@ class Program(case.NetCase):
             s.bind((self.a.ip, PORT))
             s.settimeout(10)
         self.tcp.listen(8)
-        # So that the first header is complete: nothing tells a program when an address is resolved.
-        mac = self.a.run(["ip", "-br", "link", "show", self.a.dev]).out.split()[2]
-        self.assert_ok(self.b.run(["ip", "neigh", "replace", self.a.ip, "lladdr", mac, "dev", self.b.dev, "nud", "permanent"]))
+        self.introduce(self.b, self.a)  # so that the first header is complete
 
     def stats(self, program):
         """The process in vma_stats."""

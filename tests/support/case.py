@@ -62,6 +62,12 @@ class NetCase(unittest.TestCase):
     def assert_ok(self, done):
         self.assertEqual(done.rc, 0, done.out)
 
+    def introduce(self, space, other):
+        """`space` knows the link address of `other` from here on: else what it sends goes by the kernel until that is resolved, which
+        nothing tells."""
+        mac = other.run(["ip", "-br", "link", "show", other.dev]).out.split()[2]
+        self.assert_ok(space.run(["ip", "neigh", "replace", other.ip, "lladdr", mac, "dev", space.dev, "nud", "permanent"]))
+
 
 class PeerCase(NetCase):
     """The peer is this test, a kernel listener in namespace a; the subject is `script` in b, preloaded or not. No connection

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -16,6 +17,9 @@ namespace {
 // Keeps the first byte of the payload and the size of what is sent; refuses while it is full.
 class KeepingRing final : public QuietRing {
   public:
+    ~KeepingRing() override {
+        if (at_end) *at_end = sent;
+    }
     unsigned send(std::span<const TxFrame> frames, int* why) override {
         if (error) {
             *why = error;
@@ -32,6 +36,7 @@ class KeepingRing final : public QuietRing {
     std::vector<uint8_t> sent;
     uint64_t bytes = 0;
     int error = 0;
+    std::vector<uint8_t>* at_end = nullptr;  // gets `sent` when the ring goes
 };
 
 class Told final : public ReadySink {
@@ -233,6 +238,19 @@ TEST_F(UdpPacingTest, AStallIsMadeUpFor) {
     const Duration lasted = now_ - begun;
     EXPECT_GE(lasted, Duration::micros(15000));
     EXPECT_LE(lasted, Duration::micros(15100));
+}
+
+// The process ends: also what a closed socket has left leaves before the ring goes.
+TEST_F(UdpPacingTest, TheEndOfTheRingLetsEverythingGo) {
+    for (uint8_t i = 0; i < 9; i++) ASSERT_EQ(send(i), 0);
+    pacing().close(*flow_);
+    shard_->free_udp(endpoint_);
+    // The ring goes with its owner: what it was given is looked at before.
+    std::vector<uint8_t> sent;
+    ring_->at_end = &sent;
+    shard_->close_ring();
+    EXPECT_EQ(sent.size(), 9u);
+    EXPECT_TRUE(std::is_sorted(sent.begin(), sent.end()));
 }
 
 }  // namespace
