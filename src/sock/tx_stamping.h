@@ -1,6 +1,6 @@
 // What SO_TIMESTAMPING asks of the datagrams that a UDP socket sends: which are stamped, and by which number the program knows
 // them. Datagrams that go by the twin are counted with the ring's; the kernel puts their stamps into the twin's error queue, and
-// here stands which of them are still to come. docs/decisions/0018-transmit-stamps.md.
+// here stands which of them are still to come. docs/decisions/0019-transmit-stamps.md.
 #pragma once
 
 #include <linux/net_tstamp.h>

@@ -1,5 +1,5 @@
 // SO_TIMESTAMPING of what a UDP socket sends: stamps wait in the endpoints of its shards and in the twin's error queue, and
-// MSG_ERRQUEUE reads both in the order of the datagrams. docs/decisions/0018-transmit-stamps.md.
+// MSG_ERRQUEUE reads both in the order of the datagrams. docs/decisions/0019-transmit-stamps.md.
 #include <errno.h>
 #include <time.h>
 // after the timespec that it uses
