@@ -7,6 +7,7 @@
 #include <cstring>
 #include <mutex>
 #include <new>
+#include <utility>
 
 #include "base/log.h"
 #include "base/memory_file.h"
@@ -30,6 +31,8 @@ uint32_t g_session_pid = 0;  // a child of a fork that nobody hooked must not us
 uint32_t g_serial = 0;
 std::atomic<bool> g_door_open{false};
 bool g_tried = false;  // to start one
+bool g_asked_host = false;
+bool g_hosts = false;  // the door is that of the host's broker
 bool g_said = false;   // that it is gone
 bool g_kept = false;   // a ring of this process is kept by it: without it nothing new is steered
 
@@ -51,6 +54,13 @@ void lost() {
     g_door_open = false;
     if (g_said) return;
     g_said = true;
+    if (g_hosts && !g_kept) {
+        vma_log(
+            info, "broker",
+            "the broker of this host does not serve this process (of another network namespace, "
+            "or with another version of the library, or one of too many)");
+        return;
+    }
     if (g_kept) {
         vma_log(warning, "broker",
                 "the broker of this process is gone, and the process has no privileges: its "
@@ -174,6 +184,23 @@ Status read_file(int fd, ByteSpan to) {
     return {};
 }
 
+bool adopt_door(int door) {
+    if (!g_door.adopt(door)) return false;
+    g_door_open.store(true, std::memory_order_release);
+    return true;
+}
+
+// A process that has no privileges asks the host's broker, once. [g_lock]
+bool ask_host() {
+    if (std::exchange(g_asked_host, true)) return false;
+    const auto door = knock_at_host_broker();
+    if (door) return g_hosts = adopt_door(*door);
+    if (door.error() != ENOENT && door.error() != ECONNREFUSED)
+        vma_log(info, "broker", "the broker of this host does not serve this process (errno {})",
+                door.error());
+    return false;
+}
+
 }  // namespace
 
 void configure(const ClientConfig& config) { g_config = config; }
@@ -183,8 +210,9 @@ bool start() {
     std::lock_guard guard(g_lock);
     if (g_door_open.load(std::memory_order_relaxed)) return true;
     if (!g_config.enabled || g_tried) return false;
-    // Who runs with another user's rights, or could not do its work, is not asked.
-    if (!has_net_admin() || sys::raw(SYS_getuid) != sys::raw(SYS_geteuid)) return false;
+    // Who runs with another user's rights is not asked.
+    if (sys::raw(SYS_getuid) != sys::raw(SYS_geteuid)) return false;
+    if (!has_net_admin()) return ask_host();
     g_tried = true;
     char path[4096];
     if (!find_broker(g_config.path, path, sizeof path)) {
@@ -201,9 +229,7 @@ bool start() {
                 door.error());
         return false;
     }
-    if (!g_door.adopt(*door)) return false;
-    g_door_open.store(true, std::memory_order_release);
-    return true;
+    return adopt_door(*door);
 }
 
 bool reachable() {
@@ -254,11 +280,13 @@ Status release(int fd, const RepairImage& image) { return with_image(Op::release
 Status open_ring(const OpenRing& request, OpenedRing& out) {
     if (!g_door_open.load(std::memory_order_acquire)) return Errno{g_kept ? ENOLINK : EPERM};
     std::lock_guard guard(g_lock);
-    g_kept = true;
+    // That of the host has done nothing for this process before it has opened a ring.
+    g_kept |= !g_hosts;
     Reply reply;
     Fds fds;
     const Status done = ask(Op::open_ring, &request, sizeof request, {}, &reply, &fds);
-    if (!done) return g_door_open.load() ? done : Status(Errno{ENOLINK});
+    if (!done) return g_door_open.load() ? done : Status(Errno{g_kept ? ENOLINK : EPERM});
+    g_kept = true;
     if (fds.count() != kRingFds) return Errno{EPROTO};
     for (unsigned i = 0; i < kRingFds; i++) out.fds[i] = fds.take(i);
     out.slot = reply.slot;
@@ -347,7 +375,7 @@ void forget_in_child(int kept_door) {
     g_door.reset();
     const bool open = kept_door >= 0 && g_door.adopt(kept_door).ok();
     g_door_open = open;
-    g_tried = g_kept = false;
+    g_tried = g_asked_host = g_kept = false;
 }
 
 void close() {

@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 
 #include <atomic>
@@ -109,6 +110,22 @@ bool find_broker(const char* wished, char* out, size_t room) {
         if (n > 0 && size_t(n) < room && runnable(out)) return true;
     }
     return false;
+}
+
+Result<int> knock_at_host_broker() {
+    const int fd = sys::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return Errno{-fd};
+    sockaddr_un name{};
+    name.sun_family = AF_UNIX;
+    std::memcpy(name.sun_path, kHostSocket, sizeof kHostSocket);
+    int error = sys::connect(fd, reinterpret_cast<const sockaddr*>(&name), sizeof name);
+    ucred who{};
+    socklen_t len = sizeof who;
+    if (error == 0) error = sys::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len);
+    if (error == 0 && who.uid != 0) error = -EACCES;
+    if (error == 0) return fd;
+    sys::close(fd);
+    return Errno{-error};
 }
 
 Result<int> spawn_broker(const char* path, const char* program) {

@@ -11,6 +11,9 @@ namespace vma::broker {
 
 inline constexpr int kBrokerSocket = 3;  // its end of the door, in the broker
 
+// Where the host's broker (vmad --listen) waits for processes that could not start their own.
+inline constexpr char kHostSocket[] = "/run/vma/vmad.sock";
+
 // The executable that belongs to this library, into `out`: `wished` if it is not empty, else ../bin/vmad or vmad beside the
 // library's file, or where the packages install it. False: there is none that may be run.
 bool find_broker(const char* wished, char* out, size_t room);
@@ -18,6 +21,9 @@ bool find_broker(const char* wished, char* out, size_t room);
 // Runs it and returns our end of the door (CLOEXEC), or why not. Returns when it has been executed, without waiting for
 // anything it does. The calling thread only; other threads go on. argv after the name: "--broker for <pid> <program>".
 Result<int> spawn_broker(const char* path, const char* program);
+
+// Our end of a door to the host's broker, which root must run. ENOENT: there is none; EACCES: it does not serve this user.
+Result<int> knock_at_host_broker();
 
 // Does the calling thread have CAP_NET_ADMIN now, over the network that its sockets are of? One system call.
 bool has_net_admin();

@@ -53,6 +53,7 @@ BrokerMover g_mover;
 class BrokerKeeper final : public RingKeeper {
   public:
     Status open(int ifindex, uint32_t bytes, LentRing& out) override {
+        (void)broker::start();
         broker::OpenRing request;
         request.ifindex = ifindex;
         request.bytes = std::min(bytes, broker::kMostLentBytes);

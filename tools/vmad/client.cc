@@ -103,13 +103,14 @@ int peer_pidfd(int session, pid_t pid) {
 
 }  // namespace
 
-Client::Client(int session, int pidfd, pid_t pid, bool trusted)
+Client::Client(int session, int pidfd, pid_t pid, uid_t user, bool trusted)
     : session_(session),
       pidfd_(pidfd),
       pid_(pid),
+      user_(user),
       dispatcher_(*this, vma::layout_identity(), trusted) {}
 
-std::unique_ptr<Client> Client::make(int session) {
+std::unique_ptr<Client> Client::make(int session, bool may_be_trusted) {
     Fd owned(session);
     ucred who{};
     socklen_t len = sizeof who;
@@ -121,13 +122,13 @@ std::unique_ptr<Client> Client::make(int session) {
         return nullptr;
     const int pidfd = peer_pidfd(session, who.pid);
     if (pidfd < 0) return nullptr;
-    const bool trusted = is_privileged(who.pid);
+    const bool trusted = may_be_trusted && is_privileged(who.pid);
     const int mine = vma::sys::fcntl(owned.get(), F_DUPFD_CLOEXEC, 3);
     if (mine < 0) {
         vma::sys::close(pidfd);
         return nullptr;
     }
-    return std::unique_ptr<Client>(new Client(mine, pidfd, who.pid, trusted));
+    return std::unique_ptr<Client>(new Client(mine, pidfd, who.pid, who.uid, trusted));
 }
 
 bool Client::serve(unsigned most) {

@@ -17,13 +17,14 @@ class Client final : public vma::broker::Operations {
     static constexpr size_t kMostArenas = 64;
     static constexpr size_t kMostHeld = 65536;
 
-    // Takes the session. Who is at its other end is what the kernel says. Null: it cannot be known, or is another user
-    // namespace's.
-    static std::unique_ptr<Client> make(int session);
+    // Takes the session. Who is at its other end is what the kernel says. `may_be_trusted`: a process that has privileges now is
+    // believed, until it says that it gives them up. Null: it cannot be known.
+    static std::unique_ptr<Client> make(int session, bool may_be_trusted);
 
     int session() const { return session_.get(); }
     int pidfd() const { return pidfd_.get(); }
     pid_t pid() const { return pid_; }
+    uid_t user() const { return user_; }
     // Takes what has arrived, at most `most` messages. False: the session is over.
     bool serve(unsigned most);
     bool trusted() const { return dispatcher_.trusted(); }
@@ -63,10 +64,11 @@ class Client final : public vma::broker::Operations {
         int ifindex = 0;
     };
 
-    Client(int session, int pidfd, pid_t pid, bool trusted);
+    Client(int session, int pidfd, pid_t pid, uid_t user, bool trusted);
     const KeptRing* ring(uint32_t slot) const;
     Fd session_, pidfd_;
     const pid_t pid_;
+    const uid_t user_;
     bool leaving_ = false;
     vma::broker::Dispatcher dispatcher_;
     Estate estate_;

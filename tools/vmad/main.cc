@@ -1,6 +1,6 @@
-// vmad --broker: keeps the capabilities that a program had when it started, and does for it and its children what needs them
-// (docs: ARCHITECTURE.md, "The broker"). Started by libvma.so; its end of the door is descriptor 3. Standard streams are
-// /dev/null, so what it has to say goes to syslog.
+// vmad: does for programs what needs capabilities that they do not have (docs: ARCHITECTURE.md, "The broker"). With --broker
+// for one program and its children: started by libvma.so, its end of the door is descriptor 3, standard streams are /dev/null.
+// With --listen for every process that may connect. What it has to say goes to syslog.
 #include <linux/capability.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -11,10 +11,12 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstring>
+#include <string>
+#include <string_view>
 
 #include "base/sys.h"
 #include "broker/spawn.h"
+#include "vmad/listener.h"
 #include "vmad/server.h"
 
 namespace {
@@ -71,16 +73,21 @@ void start_clean() {
     }
 }
 
-}  // namespace
+constexpr char kHelp[] =
+    "Usage: vmad --listen [PATH] [--group NAME]\n"
+    "       vmad --broker for PID PROGRAM\n"
+    "\n"
+    "Does for programs that run with libvma.so what they have no capability for: opens and steers "
+    "rings\n"
+    "for their own sockets, moves their connections into the kernel and out of it.\n"
+    "\n"
+    "  --listen [PATH]   serve every process that may write to the socket PATH, by default\n"
+    "                    %s; under systemd the socket that it passes\n"
+    "  --group NAME      members of the group may, too; otherwise root alone\n"
+    "  --broker          serve one program and its children: libvma.so starts it so\n"
+    "  --help            this\n";
 
-int main(int argc, char** argv) {
-    if (argc < 2 || std::strcmp(argv[1], "--broker") != 0) {
-        fprintf(stderr,
-                "vmad is started by libvma.so, as: vmad --broker for PID NAME\n"
-                "It keeps a program's capabilities for the library; descriptor %d is its socket.\n",
-                vma::broker::kBrokerSocket);
-        return 2;
-    }
+int broker() {
     int type = 0;
     socklen_t len = sizeof type;
     if (getsockopt(vma::broker::kBrokerSocket, SOL_SOCKET, SO_TYPE, &type, &len) != 0 ||
@@ -92,5 +99,46 @@ int main(int argc, char** argv) {
     start_clean();
     openlog("vmad", LOG_PID, LOG_DAEMON);
     keep_only_what_is_needed();
-    return vmad::serve(vma::broker::kBrokerSocket);
+    return vmad::serve_program(vma::broker::kBrokerSocket);
+}
+
+int daemon_of(const char* path, const char* group) {
+    std::string why;
+    int listener = vmad::passed_listener();
+    if (listener < 0) listener = vmad::listen_at(path, group, &why);
+    if (listener < 0) {
+        fprintf(stderr, "vmad: %s\n", why.c_str());
+        return 1;
+    }
+    start_clean();
+    signal(SIGINT, SIG_DFL);
+    openlog("vmad", LOG_PID | LOG_PERROR, LOG_DAEMON);
+    keep_only_what_is_needed();
+    syslog(LOG_NOTICE, "serving");
+    return vmad::serve_host(listener);
+}
+
+int misused() {
+    fprintf(stderr, "vmad: see vmad --help\n");
+    return 2;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const std::string_view what = argc > 1 ? argv[1] : "";
+    if (what == "--help") {
+        printf(kHelp, vma::broker::kHostSocket);
+        return 0;
+    }
+    if (what == "--broker") return broker();
+    if (what != "--listen") return misused();
+    const char *path = vma::broker::kHostSocket, *group = "";
+    int at = 2;
+    if (at < argc && argv[at][0] != '-') path = argv[at++];
+    if (at + 1 < argc && std::string_view(argv[at]) == "--group") {
+        group = argv[at + 1];
+        at += 2;
+    }
+    return at == argc ? daemon_of(path, group) : misused();
 }

@@ -21,6 +21,9 @@ namespace vmad {
 namespace {
 
 constexpr size_t kMostClients = 1024;
+constexpr size_t kMostDoors = 1024;
+// Of the doors and clients of a host one user has at most so many, root apart: the others have some left.
+constexpr unsigned kMostOfUser = 256;
 constexpr unsigned kMessagesPerTurn = 64;  // of one client, before others have their turn
 constexpr int kSweepMs = 1000;
 constexpr unsigned kRescueSeconds = 30;  // then it is broken, and ends
@@ -35,14 +38,22 @@ struct Rescue {
 
 class Server {
   public:
-    explicit Server(int door) : door_(door), poll_(vma::sys::epoll_create1(EPOLL_CLOEXEC)) {}
+    Server() : poll_(vma::sys::epoll_create1(EPOLL_CLOEXEC)) {}
+    bool listen_on(int socket);
+    bool add_door(int door, uid_t user);
     int run();
 
   private:
-    enum Kind : uint32_t { kDoor, kSession, kDeath, kRescue };
+    enum Kind : uint32_t { kListener, kDoor, kSession, kDeath, kRescue };
+    struct Door {
+        Fd socket;
+        uid_t user;
+    };
     static uint64_t tag(Kind kind, uint32_t id) { return uint64_t(kind) << 32 | id; }
     bool add(int fd, Kind kind, uint32_t id);
-    void knock();
+    void arrive();
+    void knock(uint32_t id);
+    unsigned clients_of(uid_t user) const;
     void session(uint32_t id);
     void death(uint32_t id);
     void end(uint32_t id, bool rescue);
@@ -50,8 +61,9 @@ class Server {
     void rescue_news(uint32_t id);
     static void bury(const Estate& estate);
 
-    Fd door_, poll_;
+    Fd poll_, listener_;
     uint32_t next_ = 1;
+    std::unordered_map<uint32_t, Door> doors_;
     std::unordered_map<uint32_t, std::unique_ptr<Client>> clients_;
     std::unordered_map<uint32_t, Rescue> rescues_;
 };
@@ -63,25 +75,66 @@ bool Server::add(int fd, Kind kind, uint32_t id) {
     return vma::sys::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, fd, &e) == 0;
 }
 
+bool Server::listen_on(int socket) {
+    listener_ = Fd(socket);
+    return add(socket, kListener, 0);
+}
+
+bool Server::add_door(int door, uid_t user) {
+    Door added{Fd(door), user};
+    const uint32_t id = next_++;
+    if (!add(door, kDoor, id)) return false;
+    doors_.emplace(id, std::move(added));
+    return true;
+}
+
+// A process connects to the host's broker.
+void Server::arrive() {
+    const int door = int(vma::sys::raw(SYS_accept4, listener_.get(), 0, 0, SOCK_CLOEXEC));
+    if (door < 0) return;
+    ucred who{};
+    socklen_t len = sizeof who;
+    const bool known = vma::sys::getsockopt(door, SOL_SOCKET, SO_PEERCRED, &who, &len) == 0;
+    unsigned same = 0;
+    for (const auto& [id, d] : doors_) same += d.user == who.uid;
+    if (!known || doors_.size() >= kMostDoors || (who.uid != 0 && same >= kMostOfUser)) {
+        syslog(LOG_WARNING, "process %d of user %u is refused: too many processes are served",
+               int(who.pid), unsigned(who.uid));
+        vma::sys::close(door);
+        return;
+    }
+    add_door(door, who.uid);
+}
+
+unsigned Server::clients_of(uid_t user) const {
+    unsigned count = 0;
+    for (const auto& [id, client] : clients_) count += client->user() == user;
+    return count;
+}
+
 // A process shows up: the end of a session.
-void Server::knock() {
+void Server::knock(uint32_t id) {
+    const auto door = doors_.find(id);
+    if (door == doors_.end()) return;
     alignas(8) uint8_t buffer[256];
     vma::Fds fds;
-    const auto n = vma::broker::receive_packet(door_.get(), buffer, fds);
+    const auto n = vma::broker::receive_packet(door->second.socket.get(), buffer, fds);
     if (!n) {
-        if (n.error() != EAGAIN && n.error() != EINTR && n.error() != EMSGSIZE) door_.reset();
+        if (n.error() != EAGAIN && n.error() != EINTR && n.error() != EMSGSIZE) doors_.erase(door);
         return;
     }
     if (*n == 0) {
-        door_.reset();
+        doors_.erase(door);
         return;
     }
     if (fds.count() != 1 || clients_.size() >= kMostClients) return;
-    auto client = Client::make(fds.take(0));
+    auto client = Client::make(fds.take(0), !listener_.valid());
     if (!client) return;
-    const uint32_t id = next_++;
-    if (!add(client->session(), kSession, id) || !add(client->pidfd(), kDeath, id)) return;
-    clients_.emplace(id, std::move(client));
+    if (listener_.valid() && client->user() != 0 && clients_of(client->user()) >= kMostOfUser)
+        return;
+    const uint32_t of = next_++;
+    if (!add(client->session(), kSession, of) || !add(client->pidfd(), kDeath, of)) return;
+    clients_.emplace(of, std::move(client));
 }
 
 void Server::session(uint32_t id) {
@@ -192,9 +245,8 @@ void Server::bury(const Estate& estate) {
 }
 
 int Server::run() {
-    if (!add(door_.get(), kDoor, 0)) return 1;
     vma::Instant swept{};
-    while (door_.valid() || !clients_.empty() || !rescues_.empty()) {
+    while (listener_.valid() || !doors_.empty() || !clients_.empty() || !rescues_.empty()) {
         epoll_event events[32];
         // Clients without privileges cannot follow new interfaces, nor tell which rings are of dead processes.
         bool weak = false;
@@ -208,8 +260,11 @@ int Server::run() {
         for (int i = 0; i < n; i++) {
             const auto id = uint32_t(events[i].data.u64);
             switch (Kind(events[i].data.u64 >> 32)) {
+                case kListener:
+                    arrive();
+                    break;
                 case kDoor:
-                    knock();
+                    knock(id);
                     break;
                 case kSession:
                     session(id);
@@ -229,6 +284,14 @@ int Server::run() {
 
 }  // namespace
 
-int serve(int door) { return Server(door).run(); }
+int serve_program(int door) {
+    Server server;
+    return server.add_door(door, 0) ? server.run() : 1;
+}
+
+int serve_host(int listener) {
+    Server server;
+    return server.listen_on(listener) ? server.run() : 1;
+}
 
 }  // namespace vmad
