@@ -1,6 +1,7 @@
 #include "engine/internal_thread.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/epoll.h>
@@ -10,6 +11,7 @@
 #include <atomic>
 #include <mutex>
 #include <new>
+#include <string>
 #include <utility>
 
 #include "base/clock.h"
@@ -187,11 +189,32 @@ void watch_rules(const Options& options) {
                 open.error() == EMFILE ? ", fs.inotify.max_user_instances" : "");
 }
 
+// By its "tasks" file, or that of a cgroup of version 2.
+void join_cpuset(const std::string& directory) {
+    if (directory.empty()) return;
+    const std::string text = std::to_string(g_tid) + "\n";
+    long result = -ENOENT;
+    for (const char* name : {"/tasks", "/cgroup.threads"}) {
+        const std::string path = directory + name;
+        const long fd =
+            sys::raw(SYS_openat, AT_FDCWD, sys::ptr(path.c_str()), O_WRONLY | O_CLOEXEC, 0);
+        if (fd < 0) continue;
+        result = sys::write(int(fd), text.data(), text.size());
+        sys::close(int(fd));
+        break;
+    }
+    if (result < 0)
+        vma_log(warning, "engine",
+                "VMA_INTERNAL_THREAD_CPUSET={}: the internal thread cannot join it (errno {})",
+                directory, -result);
+}
+
 void* run(void*) {
     t_internal = true;
     g_tid = int(sys::raw(SYS_gettid));
     LibraryScope scope;  // every libc call made from here goes straight to libc
     pthread_setname_np(pthread_self(), "vma");
+    join_cpuset(Runtime::options().internal_thread_cpuset);
     Instant next_housekeeping = monotonic_now() + kHousekeeping;
     if (rules_watch().active()) Runtime::reload_rules_if_changed();
     while (!g_stop.load(std::memory_order_acquire)) turn(next_housekeeping);

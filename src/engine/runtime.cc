@@ -20,6 +20,7 @@
 #include "dev/packet/packet_ring.h"
 #include "engine/internal_thread.h"
 #include "engine/placement.h"
+#include "engine/segfault.h"
 #include "engine/shm_peers.h"
 #include "engine/surroundings.h"
 #include "stats/publisher.h"
@@ -210,6 +211,7 @@ void Runtime::heavy_start() {
     for (const Note& note : s.notes) log_text(note.level, note.text);
     s.notes.clear();
     warn_at_start(options(), sink);
+    if (options().handle_segfault) print_backtrace_on_segfault();
     // Only this needs the thread before a socket is decided.
     if (options().conf_watch) InternalThread::start();
     s.heavy.store(true, std::memory_order_release);

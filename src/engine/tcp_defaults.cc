@@ -134,9 +134,14 @@ const Sysctls& sysctls() {
 
 }  // namespace
 
+uint32_t sent_mtu(const Options& options) {
+    return options.mtu ? std::max(options.mtu, 576u) : UINT32_MAX;
+}
+
 tcp::TcpConfig tcp_defaults(const Options& options, const RingCaps& caps, uint32_t mtu) {
     tcp::TcpConfig c = sysctls().config;
-    c.mss = uint16_t(std::clamp<uint32_t>(std::min(mtu, caps.mtu), 576, 65535) - 40);
+    c.mss = uint16_t(
+        std::clamp<uint32_t>(std::min({mtu, caps.mtu, sent_mtu(options)}), 576, 65535) - 40);
     if (options.mss) c.mss = uint16_t(std::min<uint32_t>(c.mss, options.mss));
     c.max_gso_bytes = caps.max_gso_bytes > 80 ? caps.max_gso_bytes - 80 : 0;
     // What waits here for an acknowledgement would be lost with the process; what is in shared memory is not.
@@ -145,6 +150,12 @@ tcp::TcpConfig tcp_defaults(const Options& options, const RingCaps& caps, uint32
     c.quickack_bytes = options.tcp_quickack_threshold;
     if (options.is_set(Opt::tcp_timestamp_option) && options.tcp_timestamp_option != 2)
         c.timestamps = options.tcp_timestamp_option == 1;
+    if (options.window_scaling == -1) c.window_scaling = false;
+    if (options.window_scaling >= 0) {
+        c.window_scaling = true;
+        c.receive_buffer_max = std::min(65535u << options.window_scaling, 1u << 30);
+        c.receive_buffer = std::min(c.receive_buffer, c.receive_buffer_max);
+    }
     if (options.is_set(Opt::tcp_cc_algo))
         c.cc = options.tcp_cc_algo == 0   ? tcp::CcKind::newreno
                : options.tcp_cc_algo == 1 ? tcp::CcKind::cubic

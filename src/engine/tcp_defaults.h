@@ -8,6 +8,8 @@
 
 namespace vma {
 
+// The largest IP packet that VMA_MTU lets out.
+uint32_t sent_mtu(const Options& options);
 // net.ipv4.tcp_* of the calling thread's namespace, read once per process, and the VMA_* variables that are set.
 // `mtu`: of the route.
 tcp::TcpConfig tcp_defaults(const Options& options, const RingCaps& caps, uint32_t mtu);

@@ -151,7 +151,10 @@ Outcome connect(int fd, const sockaddr* addr, socklen_t len) {
 Outcome listen(int fd, int backlog) {
     Using object{fd};
     TcpSocket* socket = object.tcp();
-    return socket ? socket->listen(fd, backlog) : Outcome::kernel();
+    if (socket == nullptr) return Outcome::kernel();
+    const Outcome outcome = socket->listen(fd, backlog);
+    if (Runtime::options().listen_eager) socket->activate_listener(fd);
+    return outcome;
 }
 
 Outcome accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
@@ -198,7 +201,9 @@ void kernel_call_done(long pin) {
 Outcome getsockname(int fd, sockaddr* addr, socklen_t* len) {
     Using object{fd};
     TcpSocket* socket = object.tcp();
-    return socket ? socket->get_name(false, addr, len) : Outcome::kernel();
+    if (socket == nullptr) return Outcome::kernel();
+    if (Runtime::options().trigger_dummy_send_getsockname) socket->warm_up();
+    return socket->get_name(false, addr, len);
 }
 
 Outcome getpeername(int fd, sockaddr* addr, socklen_t* len) {

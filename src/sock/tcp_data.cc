@@ -470,6 +470,15 @@ Outcome TcpSocket::rehearse(const msghdr* msg, int flags) {
     return Outcome::value(long(msg->msg_iov[0].iov_len));
 }
 
+void TcpSocket::warm_up() {
+    char byte = 0;
+    iovec text{&byte, 1};
+    msghdr msg{};
+    msg.msg_iov = &text;
+    msg.msg_iovlen = 1;
+    (void)rehearse(&msg, 0);
+}
+
 Outcome TcpSocket::send(int fd, const msghdr* msg, int flags) {
     if (flags & kSendDummy) return rehearse(msg, flags);
     size_t in_between = 0;  // sent to the kernel before the connection went into the shm ring

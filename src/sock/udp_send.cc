@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "engine/tcp_defaults.h"
 #include "sock/message.h"
 #include "sock/option_rows.h"
 #include "sock/udp_socket.h"
@@ -117,7 +118,7 @@ UdpSocket::Destination UdpSocket::resolve(int fd, const Endpoint& to) {
     d.may_fragment = mtu_discover == IP_PMTUDISC_DONT || mtu_discover == IP_PMTUDISC_WANT ||
                      mtu_discover == IP_PMTUDISC_OMIT;
     d.head = UdpTemplate(params);
-    d.max_payload = std::min(route->mtu, shard->caps().mtu) - 28;
+    d.max_payload = std::min({route->mtu, shard->caps().mtu, sent_mtu(Runtime::options())}) - 28;
     d.shard = shard;
     return d;
 }

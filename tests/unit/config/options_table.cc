@@ -221,7 +221,8 @@ TEST(OptionTable, EveryChoiceIsTaken) {
         for (const OptionChoice& c : option_choices(row)) {
             const ParsedOptions p = parse({std::string(row.name) + "=" + std::to_string(c.number)});
             EXPECT_EQ(load_option(p.options, row.id).number, c.number) << row.name;
-            EXPECT_THAT(warnings(p), testing::IsEmpty()) << row.name;
+            // One of a variable that means nothing here says just that.
+            EXPECT_EQ(warnings(p).size(), row.effect == OptionEffect::no_meaning) << row.name;
             if (!option_choice_by_word(row)) continue;
             const ParsedOptions word = parse({std::string(row.name) + "=" + std::string(c.text)});
             EXPECT_EQ(load_option(word.options, row.id).number, c.number) << row.name;
