@@ -1,5 +1,5 @@
 // The environment as Options: values, names, profiles, forced adjustments, in that order (spec of the precedence: built-in
-// default, SOCKETXTREME presets, VMA_SPEC, explicit variable, adjustments).
+// default, SOCKETXTREME presets, VMA_SPEC, file, explicit variable, adjustments).
 #include "config/options.h"
 
 #include <arpa/inet.h>
@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "config/option_file.h"
 #include "config/option_value.h"
 #include "config/profiles.h"
 
@@ -219,24 +220,28 @@ std::string in_force(const Options& o, Opt id) {
             return fmt::format("\"{}\" of VMA_SOCKETXTREME", value);
         case Origin::spec:
             return fmt::format("\"{}\" of VMA_SPEC={}", value, spec_name(o.spec));
+        case Origin::file:
         case Origin::environment:
             break;
     }
     return fmt::format("\"{}\"", value);
 }
 
-// The text of each variable as found in the environment.
+// The text of each variable as found in the environment or the file.
 struct Given {
     const char* value = nullptr;
     std::string name;  // the name it was given under
+    Origin origin = Origin::environment;
 };
 
 class EnvironmentParser {
   public:
-    EnvironmentParser(std::span<const char* const> environment, const ParseContext& context)
+    EnvironmentParser(std::span<const char* const> environment, const ParseContext& context,
+                      std::span<const Setting> from_file)
         : context_(context) {
         for (const char* entry : environment)
             if (entry != nullptr) sort_entry(entry);
+        for (const Setting& setting : from_file) sort_setting(setting);
     }
 
     ParsedOptions run() {
@@ -292,6 +297,25 @@ class EnvironmentParser {
                   name.substr(0, kShownValueMax), nearest_option_name(name));
     }
 
+    void sort_setting(const Setting& s) {
+        for (const OptionRow& row : option_rows()) {
+            if (s.name != row.name) continue;
+            if (row.id == Opt::config_json)
+                return late_note(LogLevel::warning, "{}: {} is for the environment", s.place,
+                                 s.name);
+            if (!setting_fits(row, s.type))
+                return late_note(LogLevel::warning, "{}: {}={}: expected {} ({}); it is not used",
+                                 s.place, s.name,
+                                 std::string_view(s.value).substr(0, kShownValueMax),
+                                 setting_wanted(row), option_range(row));
+            file_[unsigned(row.id)] = {s.value.c_str(), s.place + ": " + s.name, Origin::file};
+            return;
+        }
+        late_note(LogLevel::warning, "{}: {} is not a variable of this library; the nearest is {}",
+                  s.place, std::string_view(s.name).substr(0, kShownValueMax),
+                  nearest_option_name(s.name));
+    }
+
     void sort_xlio(std::string_view name, const char* value) {
         const std::string_view suffix = name.substr(5);
         for (const OptionRow& row : option_rows()) {
@@ -311,8 +335,11 @@ class EnvironmentParser {
 
     void apply(Opt id) {
         const unsigned i = unsigned(id);
-        const Given& given = direct_[i].value ? direct_[i] : alias_[i].value ? alias_[i] : xlio_[i];
-        if (given.value == nullptr) return;
+        const Table* const sources[] = {&direct_, &alias_, &xlio_, &file_};
+        const auto found =
+            std::ranges::find_if(sources, [i](const Table* t) { return (*t)[i].value != nullptr; });
+        if (found == std::end(sources)) return;
+        const Given& given = (**found)[i];
         const OptionRow& row = option_row(id);
         if (context_.secure && (row.kind == OptionKind::path || row.kind == OptionKind::path_pid ||
                                 row.kind == OptionKind::pointer)) {
@@ -321,7 +348,7 @@ class EnvironmentParser {
         }
         const std::string_view text = given.value;
         Reading r = read_value(row, text, context_);
-        if (r.usable) store_option(out_.options, id, r.value, Origin::environment);
+        if (r.usable) store_option(out_.options, id, r.value, given.origin);
         if (!r.complaint.empty()) {
             std::string nearest = r.usable ? "" : nearest_value(row, text);
             if (!nearest.empty()) nearest = " (nearest: " + nearest + ")";
@@ -338,7 +365,7 @@ class EnvironmentParser {
                LogLevel level_if_given = LogLevel::warning) {
         OptionValue v = load_option(out_.options, id);
         if (v.number == number) return;
-        const bool given = out_.options.origin(id) == Origin::environment;
+        const bool given = out_.options.is_given(id);
         note(given ? level_if_given : LogLevel::debug, "{}={}: {}; using {}", option_row(id).name,
              v.number, why, number);
         v.number = number;
@@ -354,7 +381,7 @@ class EnvironmentParser {
     }
 
     const ParseContext context_;
-    Table direct_, alias_, xlio_;
+    Table direct_, alias_, xlio_, file_;
     std::string ignored_secure_;
     ParsedOptions out_;
     std::vector<Note> late_notes_;  // about names rather than values; after those
@@ -380,8 +407,8 @@ void EnvironmentParser::adjust() {
              "VMA_SELECT_SKIP_OS=1");
         force(Opt::select_poll_os_ratio, 1, "VMA_SELECT_POLL_OS_FORCE is set");
         force(Opt::select_skip_os, 1, "VMA_SELECT_POLL_OS_FORCE is set");
-        o.origins[unsigned(Opt::select_poll_os_ratio)] = Origin::environment;
-        o.origins[unsigned(Opt::select_skip_os)] = Origin::environment;
+        for (const Opt id : {Opt::select_poll_os_ratio, Opt::select_skip_os})
+            o.origins[unsigned(id)] = o.origin(Opt::select_poll_os_force);
     }
 
     const int64_t tx_least = 2 * int64_t(o.tx_wre_batching);
@@ -394,8 +421,7 @@ void EnvironmentParser::adjust() {
     if (o.qp_compensation_level < o.rx_wre_batching)
         force(Opt::qp_compensation_level, o.rx_wre_batching, "less than VMA_RX_WRE_BATCHING");
 
-    if ((o.rx_poll < 0 || o.select_poll < 0) &&
-        o.origin(Opt::cq_moderation_enable) != Origin::environment)
+    if ((o.rx_poll < 0 || o.select_poll < 0) && !o.is_given(Opt::cq_moderation_enable))
         force(Opt::cq_moderation_enable, 0, "polling for ever takes no interrupts");
     if (!o.cq_moderation_enable)
         force(Opt::cq_aim_interval_msec, 0, "interrupt moderation is off", LogLevel::debug);
@@ -471,7 +497,7 @@ std::vector<Note> effect_notes(const Options& o) {
         if (row.id == Opt::vmad_notify_dir ||
             (row.id == Opt::mem_alloc_type && o.mem_alloc_type >= 2))
             continue;
-        if (planned && o.origin(row.id) == Origin::environment)
+        if (planned && o.is_given(row.id))
             notes.push_back(
                 {LogLevel::warning, fmt::format("{}={} has no effect in this version (planned: {})",
                                                 row.name, option_value_text(o, row.id), row.part)});
@@ -484,8 +510,9 @@ std::vector<Note> effect_notes(const Options& o) {
     return notes;
 }
 
-ParsedOptions parse_options(std::span<const char* const> environment, const ParseContext& context) {
-    return EnvironmentParser(environment, context).run();
+ParsedOptions parse_options(std::span<const char* const> environment, const ParseContext& context,
+                            std::span<const Setting> from_file) {
+    return EnvironmentParser(environment, context, from_file).run();
 }
 
 std::span<const char* const> environment_span(const char* const* environ_array) {

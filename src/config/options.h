@@ -70,7 +70,7 @@ enum class Opt : uint8_t {
 inline constexpr unsigned kOptionCount = unsigned(Opt::count);
 
 // Where a value comes from; a later one beats an earlier one.
-enum class Origin : uint8_t { builtin, socketxtreme, spec, environment };
+enum class Origin : uint8_t { builtin, socketxtreme, spec, file, environment };
 
 namespace option_detail {
 template <OptionKind>
@@ -135,8 +135,10 @@ struct Options {
     std::array<Origin, kOptionCount> origins{};
 
     Origin origin(Opt o) const { return origins[unsigned(o)]; }
-    // Set by the environment or a profile: VMA's meaning of the value applies.
+    // Set by the environment, a file or a profile: VMA's meaning of the value applies.
     bool is_set(Opt o) const { return origin(o) != Origin::builtin; }
+    // Written down by the user for this very variable.
+    bool is_given(Opt o) const { return origin(o) >= Origin::file; }
 
     bool operator==(const Options&) const = default;
 };
@@ -225,12 +227,14 @@ struct ParseContext {
     bool secure = false;  // AT_SECURE: variables that name files or addresses are ignored
     LogLevel max_level = kMaxLogLevel;
 };
-// For each planned variable that the environment sets, that it has no effect in this version; for a profile how many of
+// For each planned variable that the environment or a file sets, that it has no effect in this version; for a profile how many of
 // its values have none.
 std::vector<Note> effect_notes(const Options&);
 // environment: "NAME=value" strings; null pointers and strings without '=' are skipped, the first of two equal names
-// counts (getenv).
-ParsedOptions parse_options(std::span<const char* const> environment, const ParseContext&);
+// counts (getenv). from_file: what VMA_CONFIG_JSON's file says (option_file.h).
+struct Setting;
+ParsedOptions parse_options(std::span<const char* const> environment, const ParseContext&,
+                            std::span<const Setting> from_file = {});
 std::span<const char* const> environment_span(
     const char* const* environ);  // up to the null pointer; null: empty
 
@@ -241,5 +245,6 @@ std::string nearest_word(std::string_view text, std::span<const std::string> wor
 
 std::string options_help();      // what `vma_docgen help` prints
 std::string options_markdown();  // docs/CONFIG.md
+std::string options_schema();    // docs/libvma.schema.json
 
 }  // namespace vma

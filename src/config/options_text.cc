@@ -16,8 +16,14 @@ Settings are environment variables, read once when the library starts and again 
 An unset variable means what Linux does, or an adaptive choice; a variable that is set, also to VMA's default, means what
 VMA does with that value. `VMA_SPEC=vma` sets every VMA default at once.
 
-Order of precedence, the last wins: built-in default, presets of `VMA_SOCKETXTREME`, profile of `VMA_SPEC`, the variable
-itself, adjustments (each is reported when it changes a value that was given).
+Order of precedence, the last wins: built-in default, presets of `VMA_SOCKETXTREME`, profile of `VMA_SPEC`, the file of
+`VMA_CONFIG_JSON`, the variable itself (an older or XLIO's name of it counts as it), adjustments (each is reported when it
+changes a value that was given). The file may name a profile, too: its values stay below those of the file.
+
+The file is JSON: an object of variable names and values (`{"VMA_SPEC": "latency", "VMA_RX_POLL": -1, "VMA_TCP_NODELAY": true}`)
+as [libvma.schema.json](libvma.schema.json) describes it; an editor that is told of it (`"$schema"`) completes and checks. A
+value that does not fit is reported with file, line and variable and leaves that variable alone; of a file that is no such
+object nothing is used. In secure-execution mode it is not read.
 
 How values are read:
 

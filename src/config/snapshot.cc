@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/sys.h"
+#include "config/option_file.h"
 
 namespace vma {
 namespace {
@@ -42,6 +43,15 @@ void take_over(const Rules::Parsed& parsed, std::vector<Note>& notes) {
     notes.insert(notes.end(), parsed.notes.begin(), parsed.notes.end());
 }
 
+OptionFile read_settings(const std::string& file) {
+    const Result<std::string> text = read_config_file(file);
+    if (text.ok()) return read_option_file(*text, file);
+    return {
+        {},
+        {{LogLevel::warning, fmt::format("settings file {}: {}; it is not used (VMA_CONFIG_JSON)",
+                                         file, why_unread(text.error()))}}};
+}
+
 LoadedSnapshot keep(const std::shared_ptr<const Snapshot>& old, std::vector<Note> notes,
                     std::string last) {
     notes.push_back({LogLevel::warning, std::move(last)});
@@ -50,13 +60,13 @@ LoadedSnapshot keep(const std::shared_ptr<const Snapshot>& old, std::vector<Note
 
 }  // namespace
 
-Result<std::string> read_rules_file(const std::string& path) {
+Result<std::string> read_config_file(const std::string& path) {
     const Result<int> fd = open_regular(path);
     if (!fd.ok()) return Errno{fd.error()};
     std::string text;
     char chunk[4096];
     ssize_t n = 0;
-    while (text.size() <= kMaxRulesFile) {
+    while (text.size() <= kMaxConfigFile) {
         n = sys::read(*fd, chunk, sizeof(chunk));
         if (n == -EINTR) continue;
         if (n <= 0) break;
@@ -64,14 +74,19 @@ Result<std::string> read_rules_file(const std::string& path) {
     }
     sys::close(*fd);
     if (n < 0) return Errno{int(-n)};
-    if (text.size() > kMaxRulesFile) return Errno{EFBIG};
+    if (text.size() > kMaxConfigFile) return Errno{EFBIG};
     return text;
 }
 
 LoadedSnapshot load_snapshot(std::span<const char* const> environment, const LoadContext& context) {
-    ParsedOptions parsed = parse_options(environment, context.parse);
     LoadedSnapshot out;
-    out.notes = std::move(parsed.notes);
+    ParsedOptions parsed = parse_options(environment, context.parse);
+    if (!parsed.options.config_json.empty()) {
+        const OptionFile file = read_settings(parsed.options.config_json);
+        parsed = parse_options(environment, context.parse, file.settings);
+        out.notes = file.notes;
+    }
+    out.notes.insert(out.notes.end(), parsed.notes.begin(), parsed.notes.end());
     for (Note& note : effect_notes(parsed.options)) out.notes.push_back(std::move(note));
     auto made = std::make_shared<Snapshot>();
     made->options = std::move(parsed.options);
@@ -80,7 +95,7 @@ LoadedSnapshot load_snapshot(std::span<const char* const> environment, const Loa
     rule_context.file = absolute(made->options.config_file);
     rule_context.program = context.program;
     rule_context.application_id = made->options.application_id;
-    const Result<std::string> text = read_rules_file(rule_context.file);
+    const Result<std::string> text = read_config_file(rule_context.file);
     if (!text.ok()) {
         // The default file may well be absent; a file that was named may not.
         const bool named = made->options.is_set(Opt::config_file);
@@ -108,7 +123,7 @@ LoadedSnapshot load_snapshot(std::span<const char* const> environment, const Loa
 
 LoadedSnapshot reload_rules(const std::shared_ptr<const Snapshot>& old) {
     RuleContext context = old->rules.context();
-    const Result<std::string> text = read_rules_file(context.file);
+    const Result<std::string> text = read_config_file(context.file);
     if (!text.ok())
         return keep(old, {},
                     fmt::format("rules file {}: {}; the old rules stay", context.file,

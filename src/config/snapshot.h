@@ -32,9 +32,9 @@ struct LoadContext {
     std::string program;  // basename of argv[0]
 };
 
-// The whole of a regular file. EINVAL: not a regular file; EFBIG: more than kMaxRulesFile; else what open or read said.
-inline constexpr size_t kMaxRulesFile = 4 << 20;
-Result<std::string> read_rules_file(const std::string& path);
+// The whole of a regular file. EINVAL: not a regular file; EFBIG: more than kMaxConfigFile; else what open or read said.
+inline constexpr size_t kMaxConfigFile = 4 << 20;
+Result<std::string> read_config_file(const std::string& path);
 
 // At start. A missing, unreadable or broken file leaves the rules that could be read (none: everything is offloaded) and
 // says so.

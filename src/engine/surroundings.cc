@@ -95,8 +95,7 @@ void warn_at_start(const Options& options, const LineSink& sink) {
     warn_startup(startup, sink);
 
     HugePageFacts pages;
-    if (options.origin(Opt::mem_alloc_type) == Origin::environment)
-        pages.asked = options.mem_alloc_type;
+    if (options.is_given(Opt::mem_alloc_type)) pages.asked = options.mem_alloc_type;
     if (pages.asked >= 2) {
         const std::string memory = read_proc("/proc/meminfo", 8192);
         pages.free_pages = number_after(memory, "HugePages_Free:");
@@ -104,9 +103,7 @@ void warn_at_start(const Options& options, const LineSink& sink) {
         pages.page_bytes = number_after(memory, "Hugepagesize:") * 1024;
     }
     warn_huge_pages(pages, sink);
-    warn_no_daemon(
-        {options.vmad_notify_dir, options.origin(Opt::vmad_notify_dir) == Origin::environment},
-        sink);
+    warn_no_daemon({options.vmad_notify_dir, options.is_given(Opt::vmad_notify_dir)}, sink);
 }
 
 void warn_of_arp_flux(const NetworkView& view, const Interface& interface) {

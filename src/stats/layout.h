@@ -301,7 +301,7 @@ struct alignas(64) OptionRow {
     uint32_t seq = 0;
     uint32_t in_use = 0;
     uint32_t origin =
-        0;  // Origin of config/options.h: 0 built in, 1 socketxtreme, 2 profile, 3 environment
+        0;  // Origin of config/options.h: 0 built in, 1 socketxtreme, 2 profile, 3 file, 4 environment
     uint32_t unused = 0;
     char name[48] = {};
     char value[192] = {};  // cut to fit

@@ -75,6 +75,18 @@ class Settings(case.NetCase):
             for setting, (observable, value) in settings.items():
                 self.assertEqual(seen[observable], value, setting)
 
+    def test_file(self):
+        """The same by a file; the environment stands above it."""
+        path = os.path.join(self.folder, "settings.json")
+        with open(path, "w") as f:
+            json.dump({"VMA_MSS": 1000, "VMA_TCP_TIMESTAMP_OPTION": 0, "VMA_WINDOW_SCALING": 3}, f)
+        seen = self.connected(VMA_CONFIG_JSON=path, VMA_WINDOW_SCALING="5")
+        self.assertEqual((seen["mss"], seen["timestamps"], seen["scale"]), (1000, 0, 5))
+        program = self.start("listen", self.b.ip, PORT, VMA_CONFIG_JSON=path, VMA_WINDOW_SCALING="5")
+        origins = {o["name"]: o["origin"] for o in self.process(program)["options"]}
+        self.assertEqual((origins["VMA_MSS"], origins["VMA_WINDOW_SCALING"], origins["VMA_RX_POLL"]), ("file", "environment", "default"))
+        self.end(program)
+
     def test_listener(self):
         for value, path in (("0", "undecided"), ("1", "offloaded")):
             program = self.start("listen", self.b.ip, PORT, VMA_LISTEN_EAGER=value)

@@ -94,10 +94,9 @@ Json wait_of(const WaitRow& w) {
 }
 
 Json option_of(const OptionRow& o) {
-    static constexpr const char* kOrigins[] = {"default", "socketxtreme", "profile", "environment"};
     return {{"name", printable(o.name, sizeof o.name)},
             {"value", printable(o.value, sizeof o.value)},
-            {"origin", o.origin < std::size(kOrigins) ? kOrigins[o.origin] : "?"}};
+            {"origin", origin_name(o.origin)}};
 }
 
 Json rules_of(const Snapshot& page) {

@@ -179,12 +179,10 @@ std::string flows(const Process& p) {
 }
 
 std::string options(const Process& p) {
-    static constexpr const char* kOrigins[] = {"default", "socketxtreme", "profile", "environment"};
     std::string out;
     for (const OptionRow& r : p.page.options)
         out += fmt::format("{:<44} {:<24} {}\n", printable(r.name, sizeof r.name),
-                           printable(r.value, sizeof r.value),
-                           r.origin < std::size(kOrigins) ? kOrigins[r.origin] : "?");
+                           printable(r.value, sizeof r.value), origin_name(r.origin));
     return out;
 }
 
@@ -199,6 +197,12 @@ std::string rules(const Process& p) {
 }  // namespace
 
 std::string rule_line(uint32_t line) { return line ? std::to_string(line) : "-"; }
+
+const char* origin_name(uint32_t origin) {
+    static constexpr const char* kNames[] = {"default", "socketxtreme", "profile", "file",
+                                             "environment"};
+    return origin < std::size(kNames) ? kNames[origin] : "?";
+}
 
 std::string rule_note(const RuleRow& r) {
     switch (r.use) {

@@ -45,6 +45,7 @@ double polling_percent(uint64_t hit, uint64_t miss);
 // "epoll[7]", "poll", "select".
 std::string wait_name(const WaitIdentity& id);
 
+const char* origin_name(uint32_t origin);  // of an OptionRow
 // Line of a rule, "-": of none; and what is to be said about a rule that decides nothing, "" when it can.
 std::string rule_line(uint32_t line);
 std::string rule_note(const RuleRow& rule);

@@ -143,6 +143,7 @@ TEST(Banner, RowsKeepTheirOrder) {
         "SERVICE output directory",
         "Stats FD Num (max)",
         "Conf File",
+        "Settings File",
         "Application ID",
         "Polling CPU idle usage",
         "SigIntr Ctrl-C Handle",
@@ -350,6 +351,11 @@ TEST(Documents, ConfigIsTheGeneratedOne) {
         << "run: vma_docgen config > docs/CONFIG.md";
 }
 
+TEST(Documents, SchemaIsTheGeneratedOne) {
+    EXPECT_EQ(file_text(source_root() / "docs/libvma.schema.json"), options_schema())
+        << "run: vma_docgen schema > docs/libvma.schema.json";
+}
+
 TEST(Documents, HelpNamesEveryVariable) {
     const std::string help = options_help();
     for (const OptionRow& row : option_rows()) EXPECT_THAT(help, HasSubstr(row.name));
@@ -503,9 +509,9 @@ TEST_F(SnapshotFiles, MissingOrSpecialFiles) {
     EXPECT_THAT(missing.notes.at(0).text, HasSubstr("No such file"));
     EXPECT_TRUE(offloads(missing, 80));
     ASSERT_EQ(mkfifo(path().c_str(), 0600), 0);  // must not block
-    EXPECT_EQ(read_rules_file(path()).error(), EINVAL);
+    EXPECT_EQ(read_config_file(path()).error(), EINVAL);
     EXPECT_THAT(load().notes.at(0).text, HasSubstr("not a regular file"));
-    EXPECT_EQ(read_rules_file(directory_).error(), EINVAL);
+    EXPECT_EQ(read_config_file(directory_).error(), EINVAL);
 }
 
 TEST_F(SnapshotFiles, AddedRulesAndApplicationId) {
