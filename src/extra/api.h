@@ -14,4 +14,8 @@ inline bool asks_for_table(int fd, int level, int name) {
 // Its answer. Starts the library if nothing has yet.
 sock::Outcome give_table(int name, void* value, socklen_t* len);
 
+// Options of a socket, with those of mellanox/vma_extra.h.
+sock::Outcome setsockopt(int fd, int level, int name, const void* value, socklen_t len);
+sock::Outcome getsockopt(int fd, int level, int name, void* value, socklen_t* len);
+
 }  // namespace vma::extra

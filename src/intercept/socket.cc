@@ -121,7 +121,7 @@ int getpeername(int fd, sockaddr* addr, socklen_t* len) {
 
 int setsockopt(int fd, int level, int option, const void* value, socklen_t len) {
     if (!ours(fd)) return libc.setsockopt(fd, level, option, value, len);
-    return answer<int>([=] { return sock::setsockopt(fd, level, option, value, len); },
+    return answer<int>([=] { return extra::setsockopt(fd, level, option, value, len); },
                        [=] { return libc.setsockopt(fd, level, option, value, len); });
 }
 
@@ -130,7 +130,7 @@ int getsockopt(int fd, int level, int option, void* value, socklen_t* len) {
         return answer<int>([=] { return extra::give_table(option, value, len); },
                            [=] { return libc.getsockopt(fd, level, option, value, len); });
     if (!ours(fd)) return libc.getsockopt(fd, level, option, value, len);
-    return answer<int>([=] { return sock::getsockopt(fd, level, option, value, len); },
+    return answer<int>([=] { return extra::getsockopt(fd, level, option, value, len); },
                        [=] { return libc.getsockopt(fd, level, option, value, len); });
 }
 

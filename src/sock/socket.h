@@ -99,6 +99,10 @@ class Socket : public Pollable {
     // False: this socket has given out none of this id.
     bool give_back(const void* id);
 
+    // ---- SO_VMA_USER_DATA, SO_VMA_FLOW_TAG: kept for the program
+    std::atomic<uint64_t> user_data{0};
+    std::atomic<uint32_t> flow_tag{0};
+
     // ---- Receive callback (screen.h)
     Screening screening;
     // A callback, or none: what it has not seen is readable then.

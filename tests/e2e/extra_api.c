@@ -190,10 +190,63 @@ static void end(void) {
 
 #endif
 
+/* What is set is there again, on the ring and in the kernel; a rate is the kernel's in other units. */
+static void options_of(int fd) {
+    uint64_t data = 0x1122334455667788, got = 0;
+    socklen_t len = sizeof got;
+    EXPECT(getsockopt(fd, SOL_SOCKET, SO_VMA_USER_DATA, &got, &len), 0);
+    EXPECT(got, 0);
+    EXPECT(setsockopt(fd, SOL_SOCKET, SO_VMA_USER_DATA, &data, sizeof data), 0);
+    EXPECT(getsockopt(fd, SOL_SOCKET, SO_VMA_USER_DATA, &got, &len), 0);
+    EXPECT(got == data, 1);
+    FAILS(setsockopt(fd, SOL_SOCKET, SO_VMA_USER_DATA, &data, 4), EINVAL);
+    len = 4;
+    FAILS(getsockopt(fd, SOL_SOCKET, SO_VMA_USER_DATA, &got, &len), EINVAL);
+
+    uint32_t tag = 7, none = 0, mask = 0xfffff;
+    EXPECT(setsockopt(fd, SOL_SOCKET, SO_VMA_FLOW_TAG, &tag, sizeof tag), 0);
+    FAILS(setsockopt(fd, SOL_SOCKET, SO_VMA_FLOW_TAG, &none, sizeof none), EINVAL);
+    FAILS(setsockopt(fd, SOL_SOCKET, SO_VMA_FLOW_TAG, &mask, sizeof mask), EINVAL);
+    FAILS(setsockopt(fd, SOL_SOCKET, SO_VMA_FLOW_TAG, &tag, 8), EINVAL);
+    tag = 0;
+    len = sizeof tag;
+    EXPECT(getsockopt(fd, SOL_SOCKET, SO_VMA_FLOW_TAG, &tag, &len), 0);
+    EXPECT(tag, 7);
+
+    struct vma_rate_limit_t limit = {.rate = 8000}, now;
+    uint64_t rate = 0;
+    len = sizeof rate;
+    EXPECT(setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &limit, sizeof limit), 0);
+    EXPECT(getsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, &len), 0);
+    EXPECT(rate, 1000000);
+    len = sizeof now;
+    EXPECT(getsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &now, &len), 0);
+    EXPECT(now.rate, 8000);
+    limit.rate = 0;
+    EXPECT(setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &limit, sizeof limit), 0);
+    EXPECT(getsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &now, &len), 0);
+    EXPECT(now.rate, 0);
+    len = sizeof rate;
+    EXPECT(getsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, &len), 0);
+    EXPECT(rate == UINT64_MAX, 1);
+}
+
+static void options(void) {
+    options_of(connected(SOCK_STREAM));
+    options_of(connected(SOCK_DGRAM));
+    EXPECT(CALL1(RULE, "use os udp_receiver *:7121"), 0);
+    options_of(udp_bound(7121));
+    int pipes[2];
+    uint64_t data = 0;
+    EXPECT(pipe(pipes), 0);
+    FAILS(setsockopt(pipes[0], SOL_SOCKET, SO_VMA_USER_DATA, &data, sizeof data), ENOTSOCK);
+}
+
 const struct part parts[] = {
     {"table", table}, {"rules", rules},   {"thread", thread},
 #if VMA_API_VERSION != 606
-    {"rings", rings}, {"header", header}, {"dump", dump},     {"dummy", dummy}, {"exit", end},
+    {"rings", rings}, {"header", header}, {"dump", dump},
+    {"dummy", dummy}, {"exit", end},      {"options", options},
 #endif
     {NULL, NULL},
 };

@@ -107,6 +107,9 @@ class Table(Program):
             with self.subTest(layout=layout):
                 self.run_part("header", layout=layout)
 
+    def test_options(self):
+        self.run_part("options")
+
     def test_dump(self):
         out = self.run_part("dump")
         self.assertEqual(out.count("local 0.0.0.0:7131 peer none"), 2, out)
