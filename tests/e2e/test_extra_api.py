@@ -84,7 +84,7 @@ class Table(Program):
                 program = self.start("rules", layout)
                 program.expect(r"(?m)^good$", 20)
                 seen = self.sockets(program)
-                self.assertEqual((seen["7101"]["path"], seen["7102"]["path"]), ("kernel", "offloaded"))
+                self.assertEqual((seen["7101"]["reason"], seen["7102"]["reason"]), ("rule", "none"))
                 self.end(program)
 
     def test_threads_choose(self):
