@@ -116,27 +116,27 @@ def accepted_by_kernel(ip, peer, port):
     return server.accept()[0]
 
 
-def exchange(s, turns, first):
-    for i in range(turns):
-        if first:
-            s.sendall(b"%3d" % i)
-        assert s.recv(3) == b"%3d" % i
-        if not first:
-            s.sendall(b"%3d" % i)
-
-
 def shared_memory_stays(ip, peer, port):
     server = socket.create_server((ip, port))
     others.append(server)
     print("listening", flush=True)
     s = server.accept()[0]
-    exchange(s, 100, False)
+    while (word := s.recv(4)) != b"over":
+        s.sendall(word)
     return s
 
 
 def shared_memory_leaves(ip, peer, port):
+    """Uses the connection until the test has seen it move."""
     s = socket.create_connection((ip, port))
-    exchange(s, 100, True)
+    for turn in range(1000):
+        print("turn", turn, os.getpid(), s.fileno(), "ended", flush=True)
+        if sys.stdin.readline() != "more\n":
+            break
+        for _ in range(20):
+            s.sendall(b"more")
+            assert s.recv(4) == b"more"
+    s.sendall(b"over")
     give_away(s)
     return s
 
