@@ -202,3 +202,12 @@ vma::sock::Outcome vma::extra::give_table(int, void* value, socklen_t*) {
     *static_cast<ProbeState**>(value) = &g_state;
     return Outcome::value(0);
 }
+
+vma::sock::Outcome vma::extra::setsockopt(int fd, int level, int name, const void* value,
+                                          socklen_t len) {
+    return sock::setsockopt(fd, level, name, value, len);
+}
+vma::sock::Outcome vma::extra::getsockopt(int fd, int level, int name, void* value,
+                                          socklen_t* len) {
+    return sock::getsockopt(fd, level, name, value, len);
+}
