@@ -13,6 +13,46 @@ namespace {
 
 constexpr uint32_t kFrame = 1514;
 
+// Frames of any size that leave by one of five rates, chosen by the seed, and what left in which window.
+struct Stream {
+    explicit Stream(uint64_t seed)
+        : rng(seed), rate(kRates[seed % 5]), depth(std::max<uint64_t>(2 * kFrame, rate / 1000)) {
+        pacer.set_rate(rate, kFrame);
+    }
+    bool goes_on(Duration limit) const { return now < kStart + limit && !is_full(); }
+    bool is_full() const { return sent.size() >= 200'000; }
+    uint32_t next() { return 60 + rng.below(kFrame - 59); }
+    void send(uint32_t bytes, bool waited) {
+        pacer.sent(bytes, now, waited);
+        sent.push_back({now, total, total + bytes});
+        total += bytes;
+    }
+    double allowed() const { return double(rate) * double((now - kStart).ns) / 1e9; }
+    // Windows from a frame to one up to 300 frames later: at most the bucket, `times` the rate and `slack` bytes.
+    void expect_windows(double times, double slack) {
+        for (size_t i = 0; i < sent.size(); i += 1 + rng.below(50)) {
+            const size_t j = std::min(sent.size() - 1, i + rng.below(300));
+            const double in_window = double(sent[j].after - sent[i].before);
+            const double time = double((sent[j].at - sent[i].at).ns) / 1e9;
+            ASSERT_LE(in_window, double(depth) + times * double(rate) * time + slack)
+                << i << " to " << j;
+        }
+    }
+
+    static constexpr Instant kStart{1'000'000'000};
+    static constexpr uint64_t kRates[] = {125'000, 1'250'000, 12'500'000, 125'000'000, 625'000'000};
+    struct Sent {
+        Instant at;
+        uint64_t before, after;  // bytes in all
+    };
+    Rng rng;
+    uint64_t rate, depth;
+    Pacer pacer;
+    std::vector<Sent> sent;
+    Instant now = kStart;
+    uint64_t total = 0;
+};
+
 TEST(Pacer, WithoutARateEverythingLeavesAtOnce) {
     Pacer p;
     for (int i = 0; i < 10; i++) {
@@ -50,37 +90,16 @@ TEST(Pacer, AMillisecondsWorthAfterAPause) {
 TEST(Pacer, RateAndBurst) {
     for (uint64_t seed = 1; seed <= 12; seed++) {
         SCOPED_TRACE(testing::Message() << "seed " << seed);
-        Rng rng(seed);
-        const uint64_t rates[] = {125'000, 1'250'000, 12'500'000, 125'000'000, 625'000'000};
-        const uint64_t rate = rates[seed % 5];
-        const uint64_t depth = std::max<uint64_t>(2 * kFrame, rate / 1000);
-        Pacer p;
-        p.set_rate(rate, kFrame);
-        struct Sent {
-            Instant at;
-            uint64_t before, after;  // bytes in all
-        };
-        std::vector<Sent> sent;
-        const Instant start{1'000'000'000};
-        Instant now = start;
-        uint64_t total = 0;
-        while (now < start + Duration::millis(5000) && sent.size() < 200'000) {
-            const uint32_t bytes = 60 + rng.below(kFrame - 59);
-            if (p.due(bytes) > now) now = p.due(bytes) + Duration{int64_t(rng.below(500'000))};
-            p.sent(bytes, now, false);
-            sent.push_back({now, total, total + bytes});
-            total += bytes;
+        Stream s(seed);
+        while (s.goes_on(Duration::millis(5000))) {
+            const uint32_t bytes = s.next();
+            if (s.pacer.due(bytes) > s.now)
+                s.now = s.pacer.due(bytes) + Duration{int64_t(s.rng.below(500'000))};
+            s.send(bytes, false);
         }
-        const double allowed = double(rate) * double((now - start).ns) / 1e9;
-        EXPECT_LE(double(total), allowed + double(depth));
-        EXPECT_GE(double(total), allowed * 0.999 - double(depth));
-        // Windows from a frame to one up to 300 frames later.
-        for (size_t i = 0; i < sent.size(); i += 1 + rng.below(50)) {
-            const size_t j = std::min(sent.size() - 1, i + rng.below(300));
-            const double in_window = double(sent[j].after - sent[i].before);
-            const double time = double((sent[j].at - sent[i].at).ns) / 1e9;
-            ASSERT_LE(in_window, double(depth) + double(rate) * time + 2) << i << " to " << j;
-        }
+        EXPECT_LE(double(s.total), s.allowed() + double(s.depth));
+        EXPECT_GE(double(s.total), s.allowed() * 0.999 - double(s.depth));
+        s.expect_windows(1, 2);
     }
 }
 
@@ -89,42 +108,21 @@ TEST(Pacer, RateAndBurst) {
 TEST(Pacer, WhatWaitedIsMadeUpFor) {
     for (uint64_t seed = 1; seed <= 10; seed++) {
         SCOPED_TRACE(testing::Message() << "seed " << seed);
-        Rng rng(seed);
-        const uint64_t rates[] = {125'000, 1'250'000, 12'500'000, 125'000'000, 625'000'000};
-        const uint64_t rate = rates[seed % 5];
-        const uint64_t depth = std::max<uint64_t>(2 * kFrame, rate / 1000);
-        Pacer p;
-        p.set_rate(rate, kFrame);
-        struct Sent {
-            Instant at;
-            uint64_t before, after;  // bytes in all
-        };
-        std::vector<Sent> sent;
-        const Instant start{1'000'000'000};
-        Instant now = start;
-        uint64_t total = 0;
-        p.start_waiting(now);
+        Stream s(seed);
+        s.pacer.start_waiting(s.now);
         // Half of the time it is late, then it catches up.
-        while (now < start + Duration::millis(2500) && sent.size() < 200'000) {
-            const uint32_t bytes = 60 + rng.below(kFrame - 59);
-            const bool stalls = now < start + Duration::millis(1000) && rng.below(20) == 0;
-            if (p.due(bytes) > now) now = p.due(bytes);
-            if (stalls) now = now + Duration{int64_t(rng.below(40'000'000))};
-            p.sent(bytes, now, true);
-            sent.push_back({now, total, total + bytes});
-            total += bytes;
+        while (s.goes_on(Duration::millis(2500))) {
+            const uint32_t bytes = s.next();
+            const bool stalls = s.now < s.kStart + Duration::millis(1000) && s.rng.below(20) == 0;
+            if (s.pacer.due(bytes) > s.now) s.now = s.pacer.due(bytes);
+            if (stalls) s.now = s.now + Duration{int64_t(s.rng.below(40'000'000))};
+            s.send(bytes, true);
         }
-        const double allowed = double(rate) * double((now - start).ns) / 1e9;
-        EXPECT_LE(double(total), allowed + double(depth) + 2);
-        if (sent.size() < 200'000) {
-            EXPECT_GE(double(total), allowed - double(depth) - kFrame);
+        EXPECT_LE(double(s.total), s.allowed() + double(s.depth) + 2);
+        if (!s.is_full()) {
+            EXPECT_GE(double(s.total), s.allowed() - double(s.depth) - kFrame);
         }
-        for (size_t i = 0; i < sent.size(); i += 1 + rng.below(50)) {
-            const size_t j = std::min(sent.size() - 1, i + rng.below(300));
-            const double in_window = double(sent[j].after - sent[i].before);
-            const double time = double((sent[j].at - sent[i].at).ns) / 1e9;
-            ASSERT_LE(in_window, double(depth) + 2 * double(rate) * time + 600) << i << " to " << j;
-        }
+        s.expect_windows(2, 600);
     }
 }
 
