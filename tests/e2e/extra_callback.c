@@ -16,15 +16,6 @@ static void* held[COUNT]; /* ids */
 static struct iovec texts[COUNT];
 static int held_count;
 
-static int give_back(int fd, void* id) {
-#if VMA_API_VERSION == 606
-    return CALL3(FREE, fd, &id, 1);
-#else
-    struct vma_packet_t packet = {.packet_id = id, .sz_iov = 1};
-    return CALL3(FREE, fd, &packet, 1);
-#endif
-}
-
 static void* id_of(const struct vma_info_t* info) {
 #if VMA_API_VERSION == 606
     return info->datagram_id;

@@ -40,6 +40,15 @@ int connected(int type) {
     return fd;
 }
 
+int give_back(int fd, void* id) {
+#if VMA_API_VERSION == 606
+    return CALL3(FREE, fd, &id, 1);
+#else
+    struct vma_packet_t packet = {.packet_id = id, .sz_iov = 1};
+    return CALL3(FREE, fd, &packet, 1);
+#endif
+}
+
 /* PART PEER PORT [plain]: plain asks for the table as VMA's header does. Then waits for the end of its input. */
 int main(int argc, char** argv) {
     if (argc < 4) return 2;

@@ -55,4 +55,5 @@ void expect(int line, const char* what, long got, long wanted);
 
 struct sockaddr_in address(const char* ip, int port);
 int udp_bound(int port);
-int connected(int type); /* to the peer */
+int connected(int type);         /* to the peer */
+int give_back(int fd, void* id); /* one kept packet */

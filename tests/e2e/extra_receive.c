@@ -51,15 +51,6 @@ static struct kept take(int fd) {
     return (struct kept){buffer.id, text};
 }
 
-static int give_back(int fd, void* id) {
-#if VMA_API_VERSION == 606
-    return CALL3(FREE, fd, &id, 1);
-#else
-    struct vma_packet_t packet = {.packet_id = id, .sz_iov = 1};
-    return CALL3(FREE, fd, &packet, 1);
-#endif
-}
-
 /* The peer numbers its datagrams: "datagram N" and then bytes of value N to the length. */
 static void check(const struct kept* kept, int number) {
     char wanted[40];
