@@ -82,38 +82,16 @@ Memory make_memory(const Options& options, Reason* why, std::string* text) {
     return m;
 }
 
-void tune(const Options& options, VerbsRingConfig* config) {
-    config->rx_requests = options.rx_wre;
-    config->rx_batching = options.rx_wre_batching;
-    config->tx_requests = options.tx_wre;
-    config->tx_batching = options.tx_wre_batching;
-    config->max_inline = options.tx_max_inline;
-    config->poll_batch = options.cq_poll_batch_max;
-    config->prefetch_bytes = options.rx_prefetch_bytes;
-    config->prefetch_bytes_before_poll = options.rx_prefetch_bytes_before_poll;
-    config->tcp_by_local = options.tcp_3t_rules;
-    config->udp_by_local = options.udp_3t_rules;
-    // A moderated wake-up is a late one, so somebody has to ask for it; whoever polls without end is never woken.
-    const bool asked = options.is_set(Opt::cq_moderation_enable) ||
-                       options.is_set(Opt::cq_moderation_count) ||
-                       options.is_set(Opt::cq_moderation_period_usec);
-    if (asked && options.cq_moderation_enable && options.rx_poll >= 0 && options.select_poll >= 0) {
-        config->moderation_count = std::min(options.cq_moderation_count, options.rx_wre / 2);
-        config->moderation_usec = options.cq_moderation_period_usec;
-    }
-}
-
 // Verbs where the interface is the port of an RDMA device, else the packet ring.
 Result<Ring*> open_ring(const Interface& interface, const Options& options, const Memory& memory,
                         const char** kind, std::string* text) {
     if (options.ring_kind == kVerbs || (options.ring_kind == kAuto && may_have_verbs_ports())) {
-        VerbsRingConfig config;
+        VerbsRingConfig config = verbs_settings(options);
         config.ifindex = interface.index;
         std::memcpy(config.mac.data(), interface.mac.bytes.data(), config.mac.size());
         config.mtu = interface.mtu;
         config.arena = memory.arena;
         config.pool = memory.pool;
-        tune(options, &config);
         const auto ring = open_verbs_ring(config, text);
         *kind = "verbs";
         if (ring || options.ring_kind == kVerbs) return ring;
@@ -154,6 +132,29 @@ Shard* shard_around(const Memory& memory, Ring* ring, int ifindex, const MacAddr
 }
 
 }  // namespace
+
+VerbsRingConfig verbs_settings(const Options& options) {
+    VerbsRingConfig config;
+    config.rx_requests = options.rx_wre;
+    config.rx_batching = options.rx_wre_batching;
+    config.tx_requests = options.tx_wre;
+    config.tx_batching = options.tx_wre_batching;
+    config.max_inline = options.tx_max_inline;
+    config.poll_batch = options.cq_poll_batch_max;
+    config.prefetch_bytes = options.rx_prefetch_bytes;
+    config.prefetch_bytes_before_poll = options.rx_prefetch_bytes_before_poll;
+    config.tcp_by_local = options.tcp_3t_rules;
+    config.udp_by_local = options.udp_3t_rules;
+    // A moderated wake-up is a late one, so somebody has to ask for it; whoever polls without end is never woken.
+    const bool asked = options.is_set(Opt::cq_moderation_enable) ||
+                       options.is_set(Opt::cq_moderation_count) ||
+                       options.is_set(Opt::cq_moderation_period_usec);
+    if (asked && options.cq_moderation_enable && options.rx_poll >= 0 && options.select_poll >= 0) {
+        config.moderation_count = std::min(options.cq_moderation_count, options.rx_wre / 2);
+        config.moderation_usec = options.cq_moderation_period_usec;
+    }
+    return config;
+}
 
 Shard* open_shard_on(const Interface& interface, const Options& options, Reason* why,
                      std::string* text) {

@@ -12,6 +12,10 @@ namespace vma::shm {
 class ShmRing;
 }
 namespace vma {
+struct VerbsRingConfig;
+
+// What the settings say of a verbs ring; interface and memory are the caller's to add.
+VerbsRingConfig verbs_settings(const Options& options);
 
 // Opens the best ring that interface and options allow, in the calling thread's namespace. Null on failure: *why is the
 // reason code, *text one line for the user that names the call and what to do.

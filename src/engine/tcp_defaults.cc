@@ -145,7 +145,7 @@ tcp::TcpConfig tcp_defaults(const Options& options, const RingCaps& caps, uint32
     if (options.mss) c.mss = uint16_t(std::min<uint32_t>(c.mss, options.mss));
     c.max_gso_bytes = caps.max_gso_bytes > 80 ? caps.max_gso_bytes - 80 : 0;
     // What waits here for an acknowledgement would be lost with the process; what is in shared memory is not.
-    if (options.tcp_nodelay || caps.pushes_back) c.nodelay = true;
+    if (caps.pushes_back) c.nodelay = true;
     if (options.tcp_quickack) c.quickack_always = true;
     c.quickack_bytes = options.tcp_quickack_threshold;
     if (options.is_set(Opt::tcp_timestamp_option) && options.tcp_timestamp_option != 2)

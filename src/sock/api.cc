@@ -84,6 +84,7 @@ void socket_created(int fd, int domain, int type, int protocol) {
         stats_kernel_socket(fd, domain, kind, protocol, Reason::memory);
         return;
     }
+    if (kind == SOCK_STREAM) static_cast<TcpSocket*>(socket)->preset_options(fd);
     socket->set_nonblocking(type & SOCK_NONBLOCK);
     if (!FdTable::install(fd, socket))
         release_object(socket);  // Reason::fd_limit: beyond any row, too

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "engine/runtime.h"
 #include "sock/option_rows.h"
 #include "sock/tcp_info.h"
 #include "sock/tcp_socket.h"
@@ -52,6 +53,13 @@ Outcome put_int(int n, void* value, socklen_t* len) { return put(&n, sizeof n, v
 
 }  // namespace
 
+// What VMA_* sets on a new socket: as if the program had done it, so that it sees it and may undo it.
+void TcpSocket::preset_options(int fd) {
+    const int on = 1;
+    options_.nodelay = Runtime::options().tcp_nodelay &&
+                       sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0;
+}
+
 // options_ was changed: a live connection or listener hears of it. control_ is held: both stay.
 void TcpSocket::config_changed(bool acknowledge_owed) {
     for (unsigned i = 0; i < listeners_count_; i++) {
@@ -66,7 +74,7 @@ void TcpSocket::config_changed(bool acknowledge_owed) {
     if (connection_ == nullptr) return;
     LeaseGuard lease(shard_->lease());
     tcp::TcpConfig& c = connection_->tcb.cfg;
-    c.nodelay = options_.nodelay;
+    c.nodelay = shard_->caps().pushes_back;  // as tcp_defaults()
     apply_options(c);
     const Instant now = monotonic_now();
     tcp::Actions actions;

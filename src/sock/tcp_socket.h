@@ -40,6 +40,7 @@ class TcpSocket final : public Socket {
   public:
     static TcpSocket* create(int fd, int type, int protocol);  // null: no memory
     static void destroy(TcpSocket* socket);
+    void preset_options(int fd);
 
     Outcome bind(int fd, const sockaddr* addr, socklen_t len);
     Outcome connect(int fd, const sockaddr* addr, socklen_t len) {

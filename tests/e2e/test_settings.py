@@ -75,6 +75,14 @@ class Settings(case.NetCase):
             for setting, (observable, value) in settings.items():
                 self.assertEqual(seen[observable], value, setting)
 
+    def test_of_a_new_socket(self):
+        """The program sees them and may decide otherwise."""
+        for settings, seen in (({}, "nodelay=0 undone=0 loop=1"), ({"VMA_TCP_NODELAY": "1"}, "nodelay=1 undone=0 loop=1"),
+                               ({"VMA_TX_MC_LOOPBACK": "0"}, "nodelay=0 undone=0 loop=0")):
+            program = self.python(self.b, "settings.py", "options", preload=True, start=True, stdin=subprocess.PIPE, env=settings)
+            program.expect(rf"(?m)^{seen}$", 20)
+            self.end(program)
+
     def test_file(self):
         """The same by a file; the environment stands above it."""
         path = os.path.join(self.folder, "settings.json")
@@ -87,12 +95,16 @@ class Settings(case.NetCase):
         self.assertEqual((origins["VMA_MSS"], origins["VMA_WINDOW_SCALING"], origins["VMA_RX_POLL"]), ("file", "environment", "default"))
         self.end(program)
 
+    def listener(self, **variables):
+        """The path of a listener that is offloaded as early as may be."""
+        program = self.start("listen", self.b.ip, PORT, **{"VMA_LISTEN_EAGER": "1", **variables})
+        (listener,) = (s for s in self.process(program)["sockets"] if s["local"] == f"{self.b.ip}:{PORT}")
+        self.end(program)
+        return listener["path"]
+
     def test_listener(self):
         for value, path in (("0", "undecided"), ("1", "offloaded")):
-            program = self.start("listen", self.b.ip, PORT, VMA_LISTEN_EAGER=value)
-            (listener,) = (s for s in self.process(program)["sockets"] if s["local"] == f"{self.b.ip}:{PORT}")
-            self.assertEqual(listener["path"], path)
-            self.end(program)
+            self.assertEqual(self.listener(VMA_LISTEN_EAGER=value), path)
 
     def test_datagrams(self):
         """Packets above VMA_MTU leave in fragments, which the peer's kernel counts."""
@@ -135,6 +147,98 @@ class Settings(case.NetCase):
         with open(f"{folder}/{task}/status") as f:
             self.assertIn("Cpus_allowed_list:\t0\n", f.read())
         self.end(program)
+
+    def test_application(self):
+        """A block of the rules file that is for this program, and for another one."""
+        rules = os.path.join(self.folder, "rules")
+        with open(rules, "w") as f:
+            f.write(f"application-id * ours\nuse os tcp_server *:{PORT}\n")
+        for name, path in (("ours", "kernel"), ("other", "offloaded")):
+            self.assertEqual(self.listener(VMA_CONFIG_FILE=rules, VMA_APPLICATION_ID=name), path)
+
+    def test_firewall(self):
+        self.assert_ok(self.b.run(["nft", "add table ip t; add chain ip t c { type filter hook input priority 0; }; "
+                                          f"add rule ip t c tcp dport {PORT} drop"]))
+        try:
+            for value, path in (("0", "kernel"), ("1", "offloaded")):
+                self.assertEqual(self.listener(VMA_IGNORE_FIREWALL=value), path)
+        finally:
+            self.assert_ok(self.b.run(["nft", "delete table ip t"]))
+
+    def unread(self, datagrams, **variables):
+        """(socket, ring, largest mapping of a BPF map) of a program that reads nothing of what it is sent."""
+        self.introduce(self.a, self.b)
+        program = self.start("unread", self.b.ip, PORT, **variables)
+        with self.a.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+            for _ in range(datagrams):
+                peer.sendto(bytes(500), (self.b.ip, PORT))
+
+        def look():
+            process = self.process(program)
+            (ours,) = (s["counters"] for s in process["sockets"] if s["local"] == f"{self.b.ip}:{PORT}")
+            (ring,) = process["rings"]
+            return (ours, ring) if ring["rx_frames"] >= datagrams or ring["pool_refused"] else None
+
+        seen = eventually(look)
+        self.assertIsNotNone(seen, "the ring has not seen them")
+        with open(f"/proc/{program.pid}/maps") as f:
+            mapped = max(int(end, 16) - int(begin, 16) for begin, end in re.findall(r"(?m)^(\w+)-(\w+) .*bpf-map$", f.read()))
+        self.end(program)
+        return *seen, mapped
+
+    def test_memory(self):
+        """Of a socket, of its ring's queue and of its ring's packets."""
+        ours, ring, mapped = self.unread(40)
+        self.assertLess(ours["rx_queue_limit"], 60000)
+        self.assertGreater(ours["rx_dropped_full"], 0)
+        self.assertEqual(ring["pool_refused"], 0)
+        ours, _, less = self.unread(40, VMA_RX_BYTES_MIN="60000", VMA_PACKET_RING_BYTES="1048576")
+        self.assertEqual((ours["rx_queue_limit"], ours["rx_dropped_full"], ours["rx_queue_packets"]), (60000, 0, 40))
+        self.assertEqual(mapped - less, 2 * (7 << 20))  # the receive area stands twice, so that a frame is in one piece
+        ours, ring, _ = self.unread(40, VMA_RX_BYTES_MIN="60000", VMA_RX_BUFS="10")
+        self.assertEqual(ring["pool_high_water"], 10)
+        self.assertGreater(ring["pool_refused"], 0)
+
+    def test_looks_at_the_kernel(self):
+        for ratio, least, most in (("1", 1, 1), ("300", 2, 300), ("0", 0, 0)):
+            program = self.start("looks", self.b.ip, PORT, 1000, VMA_RX_UDP_POLL_OS_RATIO=ratio)
+            looks = int(program.expect(r"(?m)^looks (\d+)$").group(1))
+            self.assertTrue(least <= looks <= most, f"VMA_RX_UDP_POLL_OS_RATIO={ratio}: {looks}")
+            self.end(program)
+
+    def waits(self, call, enough, **variables):
+        """Counters of waits by `call` for datagrams of the peer, one after the other until they are `enough`."""
+        program = self.start("answers", self.b.ip, PORT, call, **variables)
+        with self.a.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+            peer.settimeout(20)
+            peer.connect((self.b.ip, PORT))
+            for _ in range(20):
+                for _ in range(20):
+                    peer.send(b"text")
+                    peer.recv(10)
+                process = self.process(program)
+                if call == "poll":
+                    seen = next(w for w in process["waits"] if w["name"] == "poll")
+                else:
+                    seen = next(s["counters"] for s in process["sockets"] if s["local"] == f"{self.b.ip}:{PORT}")
+                if enough(seen):
+                    break
+            peer.send(b"end")
+        program.expect(r"(?s)ready.*ready")
+        self.end(program)
+        return seen
+
+    def test_polling(self):
+        """Waits that polling ended, that slept, and the time that polling took."""
+        for call, variable, none in (("recv", "VMA_RX_POLL", "1"), ("poll", "VMA_SELECT_POLL", "0")):
+            seen = self.waits(call, lambda w: w["poll_hit"] > 0, **{variable: "-1"})
+            self.assertEqual((seen["poll_hit"] > 0, seen["poll_miss"]), (True, 0), variable)
+            seen = self.waits(call, lambda w: w["poll_miss"] > 0, **{variable: none})
+            self.assertGreater(seen["poll_miss"], 0, variable)
+        seen = self.waits("poll", lambda w: w["polling_ns"] > 0, VMA_SPIN_MAX_USEC="1000000")
+        self.assertGreater(seen["polling_ns"], 0)
+        seen = self.waits("poll", lambda w: w["poll_miss"] > 0, VMA_SPIN_MAX_USEC="0")
+        self.assertEqual((seen["poll_miss"] > 0, seen["polling_ns"]), (True, 0))
 
     def test_crash(self):
         for value, told in (("0", 0), ("1", 1)):

@@ -2,6 +2,7 @@
 again and again, and not at all where there is nothing to say."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import tempfile
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
 from netns import Net, binary, no_capabilities
+from option_rows import option_rows
 
 PORT = 7600
 GROUP = "239.7.6.5"
@@ -129,6 +131,16 @@ class Said(Talk):
                        "VMA_RX_POL is not a variable of this library; the nearest is VMA_RX_POLL", "XLIO_STRQ is ignored",
                        "values have no effect in this version")
 
+    def test_settings_without_a_meaning(self):
+        """Each says so, once, whatever its value, and what to use instead."""
+        idle = [name for name, effect in option_rows().items() if effect == "no_meaning"]
+        self.assertGreater(len(idle), 20)
+        values = {"VMA_DBG_SEND_MCPKT_MCGROUP": "239.1.1.1", "VMA_TIME_MEASURE_DUMP_FILE": "/tmp/x"}
+        out = self.talk(**self.quiet(**{name: values.get(name, "1") for name in idle}))
+        for name in idle:
+            with self.subTest(name):
+                self.assertEqual(len(re.findall(rf"{name} has no effect: \S.{{15,}}", out)), 1, out)
+
     def test_broken_rules(self):
         path = self.conf("use os udp_sender *:9\nuse os tcp_serve *:80\n")
         out = self.talk(VMA_CONFIG_FILE=path, VMA_TRACELEVEL="warning")
@@ -160,6 +172,18 @@ class Log(Talk):
     def test_a_file_that_cannot_be_opened(self):
         out = self.talk(**self.quiet(VMA_LOG_FILE="/nowhere/log"))
         self.said_once(out, "VMA_LOG_FILE: cannot open '/nowhere/log'")
+
+    def test_function_of_the_program(self):
+        program = os.path.join(os.path.dirname(binary("vma_stats")), "log_callback")
+        env = {**case.preload_env(), "VMA_STATS_SHMEM_DIR": "", "VMA_CONFIG_FILE": self.conf("")}
+        plain = self.b.run([program], env=env)
+        self.assert_ok(plain)
+        address = re.search(r"(?m)^receiver (0x\w+)$", plain.out).group(1)
+        self.assertNotIn("level 3:", plain.out)
+        done = self.b.run([program], env={**env, "VMA_LOG_CB_FUNC_PTR": address})
+        self.assert_ok(done)
+        self.said_once(done.out, "level 3: VMA INFO: VMA_VERSION: ")
+        self.assertNotRegex(done.out, r"(?m)^ VMA INFO")  # nowhere else
 
     def test_levels_by_name_and_number(self):
         for text in ("none", "panic", "0", "error", "1", "warn", "WARNING", "2"):

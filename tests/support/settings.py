@@ -2,6 +2,7 @@
 its input."""
 
 import ctypes
+import select
 import socket
 import sys
 
@@ -33,6 +34,60 @@ def datagram(ip, port, size):
     return s
 
 
+def options():
+    """What new sockets say of themselves, and a TCP socket after the program has decided otherwise."""
+    tcp, udp = socket.socket(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    nodelay = tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
+    print(f"nodelay={nodelay} undone={tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)} "
+          f"loop={udp.getsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP)}", flush=True)
+    return tcp, udp
+
+
+def unread(ip, port):
+    """A socket that takes datagrams nobody reads."""
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)  # the least there is
+    s.bind((ip, int(port)))
+    return s
+
+
+def answers(ip, port, call):
+    """Answers each datagram, waiting for it by `call`, until one says "end"."""
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.bind((ip, int(port)))
+    waiting = select.poll()
+    waiting.register(s, select.POLLIN)
+    print("ready", flush=True)
+    text = b""
+    while text != b"end":
+        if call == "poll":
+            waiting.poll()
+        text, peer = s.recvfrom(100)
+        s.sendto(text, peer)
+    return s
+
+
+def looks(ip, port, most):
+    """How many calls that do not wait it takes to find a datagram that came by the kernel."""
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.bind((ip, int(port)))
+    s.setblocking(False)
+
+    def found():
+        try:
+            return s.recv(10)
+        except BlockingIOError:
+            return b""
+
+    for _ in range(10):
+        found()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.sendto(b"own", (ip, int(port)))  # an address of this host: the kernel's way, at once
+    print("looks", next((n for n in range(1, int(most) + 1) if found()), 0), flush=True)
+    return s
+
+
 def crash(ip, port):
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     s.bind((ip, int(port)))
@@ -40,6 +95,7 @@ def crash(ip, port):
     ctypes.string_at(8)
 
 
-sockets = {"connect": connect, "listen": listen, "datagram": datagram, "crash": crash}[sys.argv[1]](*sys.argv[2:])
+MODES = (connect, listen, datagram, options, unread, answers, looks, crash)
+sockets = {mode.__name__: mode for mode in MODES}[sys.argv[1]](*sys.argv[2:])
 print("ready", flush=True)
 sys.stdin.read()

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "config/option_value.h"
+#include "support/parsed_options.h"
 
 namespace vma {
 namespace {
@@ -14,13 +15,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-ParsedOptions parse(const std::vector<std::string>& environment, const ParseContext& context = {}) {
-    std::vector<const char*> entries;
-    for (const std::string& e : environment) entries.push_back(e.c_str());
-    return parse_options(entries, context);
-}
-Options options(const std::vector<std::string>& environment) { return parse(environment).options; }
 
 std::vector<std::string> texts(const ParsedOptions& p, LogLevel level = LogLevel::warning) {
     std::vector<std::string> out;

@@ -10,18 +10,13 @@
 
 #include "config/option_value.h"
 #include "config/options.h"
+#include "support/parsed_options.h"
 
 namespace vma {
 namespace {
 
 using testing::HasSubstr;
 using testing::Not;
-
-ParsedOptions parse(const std::vector<std::string>& environment, const ParseContext& context = {}) {
-    std::vector<const char*> entries;
-    for (const std::string& e : environment) entries.push_back(e.c_str());
-    return parse_options(entries, context);
-}
 
 std::vector<std::string> warnings(const ParsedOptions& p) {
     std::vector<std::string> out;
