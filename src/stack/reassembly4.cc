@@ -13,6 +13,7 @@ struct Reassembly4::Piece {
     uint32_t begin, end;      // place in the datagram's payload
     uint32_t payload_offset;  // of `begin`, from PacketBuf::data
     uint8_t header_len;       // IPv4 header in front of the payload
+    bool starts_run;          // not appended to the bytes before it as it came
 };
 
 Reassembly4::Piece& Reassembly4::piece(PacketBuf& buf) { return buf.as<Piece>(); }
@@ -97,11 +98,10 @@ bool Reassembly4::make_room(Datagram& keep, uint32_t charge) {
     return true;
 }
 
-// Puts the first `size` payload bytes of the fragment into its place. none: it is in the chain, or it was a duplicate that
-// told the length. fragment_duplicate: it told nothing. Anything else: the datagram must go.
+// Puts the first `size` payload bytes of the fragment into its place. none: it is in the chain. fragment_duplicate: it is not,
+// but may have told the length. Anything else: the datagram must go.
 DropReason Reassembly4::place(Datagram& d, Packet& fragment, const Ipv4View& ip, uint32_t size) {
     const uint32_t begin = ip.header.fragment_offset, end = begin + size;
-    const bool tells_total = !ip.header.more_fragments && d.total == 0;
     if (!ip.header.more_fragments) {
         if (d.total != 0 && d.total != end) return DropReason::reassembly_overlap;
         if (d.last != nullptr && piece(*d.last).end > end) return DropReason::reassembly_overlap;
@@ -122,13 +122,14 @@ DropReason Reassembly4::place(Datagram& d, Packet& fragment, const Ipv4View& ip,
         }
     }
     if (after != nullptr && piece(*after).begin < end) {
-        uint32_t covered = begin;  // how far the received bytes reach without a gap
-        for (PacketBuf* p = after; p != nullptr && piece(*p).begin <= covered && covered < end;
-             p = piece(*p).next)
-            covered = piece(*p).end;
-        if (covered < end) return DropReason::reassembly_overlap;
+        PacketBuf* p = after;
+        for (PacketBuf* next = piece(*p).next; next != nullptr && !piece(*next).starts_run;
+             next = piece(*p).next)
+            p = next;
+        if (begin < piece(*after).begin || end > piece(*p).end)
+            return DropReason::reassembly_overlap;
         counters_.duplicates++;
-        return tells_total ? DropReason::none : DropReason::fragment_duplicate;
+        return DropReason::fragment_duplicate;
     }
 
     const uint32_t charge = udp_charge(fragment->len);
@@ -142,7 +143,9 @@ DropReason Reassembly4::place(Datagram& d, Packet& fragment, const Ipv4View& ip,
         if (!copy) return DropReason::no_buffer;
         fragment = std::move(copy);
     }
-    new (fragment->scratch) Piece{after, begin, end, payload_offset, ip.header.header_len};
+    const bool appended = after == nullptr && before != nullptr && piece(*before).end == begin;
+    new (fragment->scratch)
+        Piece{after, begin, end, payload_offset, ip.header.header_len, !appended};
     PacketBuf* buf = fragment.detach();
     (before != nullptr ? piece(*before).next : d.first) = buf;
     if (after == nullptr) d.last = buf;
@@ -192,13 +195,14 @@ Packet Reassembly4::add(Packet fragment, const Ipv4View& ip, Instant now, DropRe
     deadline_reached(now);
     auto size = uint32_t(ip.payload.size());
     if (ip.header.more_fragments) size &= ~7u;
-    why = DropReason::fragment_shape;
-    if (size == 0 || ip.header.header_len + ip.header.fragment_offset + size > kIpv4MaxPacket)
-        return {};
-
     const uint64_t addresses = uint64_t(ip.header.src) << 32 | ip.header.dst;
     const uint32_t id_protocol = uint32_t(ip.header.id) << 8 | ip.header.protocol;
     Datagram* d = find(addresses, id_protocol);
+    if (size == 0 || ip.header.header_len + ip.header.fragment_offset + size > kIpv4MaxPacket) {
+        if (d != nullptr) close(*d);
+        why = DropReason::fragment_shape;
+        return {};
+    }
     if (d == nullptr) d = &open(addresses, id_protocol, now);
     why = place(*d, fragment, ip, size);
     if (why == DropReason::fragment_duplicate) return {};

@@ -1,13 +1,14 @@
 // Reassembly4: IPv4 fragments -> whole datagrams (RFC 791 section 3.2, RFC 815), bounded in number, bytes and time.
 //
 // Rules, those of Linux since 4.20 unless noted:
-//   overlap        a fragment that overlaps received bytes in part, or contradicts the datagram's length, drops the whole
-//                  datagram (RFC 5722). A fragment whose bytes have all arrived is a duplicate and ignored alone.
+//   overlap        a fragment that overlaps received bytes, or contradicts the datagram's length, drops the whole datagram
+//                  (RFC 5722). One that lies within what came in one run, each fragment behind all before it, is a duplicate
+//                  and ignored alone; the length that it may tell counts, but completes nothing.
 //   age            30 s from the first fragment (net.ipv4.ipfrag_time), then dropped
 //   memory         charged like udp_charge() (udp_endpoint.h). Above `source_bytes` the source's oldest datagram goes, above
 //                  `total_bytes` (4 MiB, ipfrag_high_thresh) or kMaxDatagrams the oldest of all. (Linux refuses the new
 //                  datagram instead; then lost fragments of one peer block everybody for 30 s.)
-//   shape          a fragment without payload or beyond 64 KiB is dropped alone; one before the last is cut to a multiple
+//   shape          a fragment without payload or beyond 64 KiB drops the datagram; one before the last is cut to a multiple
 //                  of 8. ECN: CE wins over ECT; Not-ECT mixed with ECT or CE drops the datagram (RFC 3168 section 5.3).
 //
 // No malloc: datagrams are records of this object (it lives in the shard arena), fragments wait in their own packets;

@@ -136,6 +136,10 @@ TEST_F(Reassembly, ShapesThatNoSenderMakes) {
         EXPECT_EQ(why, DropReason::fragment_shape);
     }
     EXPECT_EQ(r->datagrams(), 0u);
+    EXPECT_FALSE(add(data, {0, 8, true}));  // one such, and what has come is dropped
+    EXPECT_FALSE(add(data, {8, 8, true}));
+    EXPECT_EQ(why, DropReason::fragment_shape);
+    EXPECT_EQ(r->datagrams(), 0u);
     EXPECT_FALSE(add(data, {0, 21, true}));  // cut to 16, as Linux does
     EXPECT_FALSE(add(data, {24, 100, false}));
     expect_whole(add(data, {16, 24, true}), data);
@@ -155,9 +159,12 @@ TEST_F(Reassembly, DuplicatesAreIgnored) {
     EXPECT_FALSE(add(data, {48, 100, false}));
     EXPECT_EQ(why, DropReason::fragment_duplicate);
     expect_whole(add(data, {40, 48, true}), data);
-    // A last fragment whose bytes are known already still tells the length.
+    // A last fragment whose bytes are known already tells the length, by which others are judged, and completes nothing.
     EXPECT_FALSE(add(data, {0, 48, true}, 2));
-    expect_whole(add(data, {40, 48, false}, 2), Bytes(data.begin(), data.begin() + 48));
+    EXPECT_FALSE(add(data, {40, 48, false}, 2));
+    EXPECT_EQ(why, DropReason::fragment_duplicate);
+    EXPECT_FALSE(add(data, {48, 56, true}, 2));
+    EXPECT_EQ(why, DropReason::reassembly_overlap);
 }
 
 TEST_F(Reassembly, OverlapsAndContradictionsDropTheDatagram) {
@@ -172,6 +179,7 @@ TEST_F(Reassembly, OverlapsAndContradictionsDropTheDatagram) {
         {{0, 40, true}, {8, 16, false}},                // an end before known bytes
         {{40, 48, false}, {48, 56, false}},             // two ends
         {{40, 48, false}, {32, 40, false}},             // two ends, the other way round
+        {{8, 16, true}, {0, 8, true}, {0, 16, true}},   // known, but from two runs
     };
     uint16_t id = 100;
     for (const auto& cuts : cases) {
@@ -323,9 +331,13 @@ TEST_F(Reassembly, LentMemoryGoesBackAtOnce) {
 
 // The rules, byte by byte, without any cleverness.
 struct Oracle {
+    struct Byte {
+        uint8_t value;
+        uint32_t run;
+    };
     struct Item {
-        std::map<uint32_t, uint8_t> bytes;
-        uint32_t total = 0;
+        std::map<uint32_t, Byte> bytes;
+        uint32_t total = 0, runs = 0;
     };
     std::map<uint16_t, Item> items;
 
@@ -334,23 +346,30 @@ struct Oracle {
         Item& it = items[id];
         why = DropReason::reassembly_overlap;
         const bool known = it.total != 0;
+        const uint32_t reached = it.bytes.empty() ? 0 : it.bytes.rbegin()->first + 1;
         if ((known && !c.more && c.end != it.total) || (known && c.end > it.total) ||
-            (!c.more && !it.bytes.empty() && it.bytes.rbegin()->first >= c.end)) {
+            (!c.more && reached > c.end)) {
             items.erase(id);
             return {};
         }
         if (!c.more) it.total = c.end;
-        uint32_t there = 0;
-        for (uint32_t i = c.begin; i < c.end; i++) there += uint32_t(it.bytes.count(i));
-        if (there != 0 && there != c.end - c.begin) {
+        std::map<uint32_t, uint32_t> there;  // bytes of each run
+        for (uint32_t i = c.begin; i < c.end; i++)
+            if (const auto b = it.bytes.find(i); b != it.bytes.end()) there[b->second.run]++;
+        if (!there.empty()) {
+            why = DropReason::fragment_duplicate;
+            if (there.begin()->second == c.end - c.begin) return {};
+            why = DropReason::reassembly_overlap;
             items.erase(id);
             return {};
         }
-        why = there != 0 && (known || c.more) ? DropReason::fragment_duplicate : DropReason::none;
-        for (uint32_t i = c.begin; i < c.end; i++) it.bytes.emplace(i, data[i]);
+        why = DropReason::none;
+        const bool appended = reached != 0 && c.begin == reached;
+        const uint32_t run = appended ? it.bytes.rbegin()->second.run : ++it.runs;
+        for (uint32_t i = c.begin; i < c.end; i++) it.bytes.emplace(i, Byte{data[i], run});
         if (it.total == 0 || it.bytes.size() != it.total) return {};
         Bytes whole;
-        for (auto& [at, b] : it.bytes) whole.push_back(b);
+        for (auto& [at, b] : it.bytes) whole.push_back(b.value);
         items.erase(id);
         return whole;
     }
