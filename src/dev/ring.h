@@ -110,6 +110,8 @@ class Ring {
     // arrives on its interface, and `twin`, the kernel socket of the caller that is a member, queues none of these; all other
     // sockets of the host go on getting theirs from the kernel. Once per twin and group; leave() with the same undoes it, and
     // needs the twin to be open. What arrives while join() runs may come by both. EOPNOTSUPP: not with this ring; ENOSPC.
+    // An address of the host in place of the group, and port 0: the same with every fragment of UDP that arrives for it, and
+    // with the datagrams that the kernel makes of them.
     virtual Status join(const Endpoint& local, int twin) {
         (void)local, (void)twin;
         return Errno{EOPNOTSUPP};

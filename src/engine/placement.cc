@@ -119,6 +119,7 @@ Shard* shard_around(const Memory& memory, Ring* ring, int ifindex, const MacAddr
     parts.ring_kind = kind;
     parts.secret = random_secret();
     parts.secret2 = random_secret();
+    parts.reassembles = options.udp_frags != 0;
     Shard* const shard = Shard::make(parts);
     if (shard != nullptr) {
         shard->tcp().memory().set_budget(&tcp_budget(options));

@@ -388,6 +388,7 @@ void Runtime::follow_network() {
 
 void Runtime::housekeeping() {
     if (!shards().empty()) sweep_packet_rings();
+    for (Shard* shard : shards()) shard->age_fragments();
 }
 
 unsigned Runtime::space_count() { return state().space_count.load(std::memory_order_acquire); }

@@ -42,6 +42,10 @@ Shard* Shard::make(const Parts& parts) {
     shard->tcp_ = arena.make<TcpEngine>(arena, *shard, IsnSecret{parts.secret, parts.secret2});
     if (shard->tcp_ == nullptr || shard->pacing_ == nullptr)
         return nullptr;  // the caller gives the whole arena up
+    if (parts.reassembles) {
+        udp->reassembly = arena.make<Reassembly4>(*parts.pool, parts.secret ^ 0x85ebca6bu);
+        if (udp->reassembly == nullptr) return nullptr;
+    }
     shard->root_ = arena.make<ArenaRoot>();
     if (shard->root_ == nullptr) return nullptr;
     shard->root_->layout = layout_identity();
@@ -128,6 +132,8 @@ unsigned Shard::poll() {
     }
     while (UdpEndpoint* endpoint = udp_->fresh.pop_front())
         if (sink_) sink_->udp_ready(*endpoint);
+    if (udp_->reassembly)
+        fragments_wait_.store(udp_->reassembly->datagrams() != 0, std::memory_order_relaxed);
     if (tcp) tcp_->flush(now);
     if (tcp_->next_deadline() <= now) tcp_->run_deadlines(now);
     if (pacing_->next() <= now) pacing_->run(now);
@@ -147,6 +153,14 @@ void Shard::run_deadlines() {
     if (pacing_->next() <= now) pacing_->run(now);
     if (tcp_->next_deadline() <= now) tcp_->run_deadlines(now);
     deadline_ns_.store(tcp_->next_deadline().ns, std::memory_order_release);
+}
+
+void Shard::age_fragments() {
+    if (!fragments_wait_.load(std::memory_order_relaxed)) return;
+    LeaseGuard guard(*lease_);
+    udp_->drops.add(DropReason::reassembly_timeout,
+                    udp_->reassembly->deadline_reached(monotonic_now()));
+    fragments_wait_.store(udp_->reassembly->datagrams() != 0, std::memory_order_relaxed);
 }
 
 void Shard::pacing_moved(Instant at) {

@@ -47,6 +47,7 @@ class Shard {
         MacAddr mac{};
         const char* ring_kind = "";
         uint64_t secret = 0, secret2 = 0;  // random; keys of the tables, initial sequence numbers
+        bool reassembles = false;          // puts fragments of UDP together that its ring gets
     };
     // Null when the arena is full.
     static Shard* make(const Parts& parts);
@@ -143,6 +144,7 @@ class Shard {
     Instant deadline() const { return {deadline_ns_.load(std::memory_order_acquire)}; }
     Instant pacing_deadline() const { return {pacing_ns_.load(std::memory_order_acquire)}; }
     void run_deadlines();             // takes the lease if something is due
+    void age_fragments();             // now and then; takes the lease if fragments wait
     void deadline_moved(Instant at);  // [lease] the earliest deadline is now this one
     void pacing_moved(Instant at);    // [lease] the same for paced frames
     void tell_writable(UdpEndpoint& endpoint) {
@@ -209,6 +211,7 @@ class Shard {
     unsigned drained_max_ = 0;
     std::atomic<int64_t> deadline_ns_{Instant::never().ns};
     std::atomic<int64_t> pacing_ns_{Instant::never().ns};
+    std::atomic<bool> fragments_wait_{false};
 };
 
 }  // namespace vma

@@ -48,6 +48,7 @@ void UdpSocket::destroy(UdpSocket* socket) {
     Epoll::forget_member(*socket);
     stats::remove_socket(socket->row_);
     std::vector<Membership>().swap(socket->memberships_);  // the record is used again as it is
+    std::vector<Fragments>().swap(socket->fragments_);
     socket->latency.forget();
     delete socket->stamping_.exchange(nullptr);
     g_slab.give(socket);
@@ -188,6 +189,29 @@ void UdpSocket::drop_steering() {
         steered_[i].shard->unsteer(steered_[i].key);
     }
     steered_count_ = 0;
+    follow_fragments();
+}
+
+// control_ held. Where the stack puts fragments together, the rings get those that come to the addresses of the socket's flows,
+// and the twin does not queue what the kernel makes of them. A ring that cannot do that leaves them to the twin.
+void UdpSocket::follow_fragments() {
+    if (!Runtime::options().udp_frags) return;
+    std::vector<Fragments> wanted;
+    for (const Steered& s : std::span(steered_).first(steered_count_))
+        if (const Fragments there{s.shard, s.key.local.addr};
+            std::find(wanted.begin(), wanted.end(), there) == wanted.end())
+            wanted.push_back(there);
+    std::erase_if(fragments_, [&](const Fragments& f) {
+        if (std::find(wanted.begin(), wanted.end(), f) != wanted.end()) return false;
+        LeaseGuard guard(f.shard->lease());
+        f.shard->leave({f.addr, 0}, fd());
+        return true;
+    });
+    for (const Fragments& f : wanted) {
+        if (std::find(fragments_.begin(), fragments_.end(), f) != fragments_.end()) continue;
+        LeaseGuard guard(f.shard->lease());
+        if (f.shard->join({f.addr, 0}, fd())) fragments_.push_back(f);
+    }
 }
 
 // Its unicast datagrams go to the twin.
@@ -332,6 +356,7 @@ void UdpSocket::decide_receive(int fd) {
         LeaseGuard guard(old[i].shard->lease());
         old[i].shard->unsteer(old[i].key);
     }
+    follow_fragments();
     // Shared with sockets that we may not see, until it is connected (then what its peer sends is its own) or joins a group.
     // Its first use tells which it will be.
     if (served == 0 && !in_groups && state() == SocketState::undecided && remote_.port == 0 &&
@@ -405,6 +430,7 @@ void UdpSocket::become_twin_in_child() {
     presence_count_.store(0, std::memory_order_relaxed);
     steered_count_ = 0;
     memberships_.clear();
+    fragments_.clear();
     reason_.store(Reason::fork, std::memory_order_relaxed);
     state_.store(SocketState::kernel, std::memory_order_release);
     publish_state();

@@ -144,6 +144,7 @@ class UdpSocket final : public Socket {
     Reason receive_obstacle(int fd, NetSpace& space);
     const Rules& decided_by();
     void drop_steering();
+    void follow_fragments();
     void leave_unicast();
     void follow_membership(int fd, const IpAddr& group);
     Shard* shard_of(const Membership& m, int fd);
@@ -278,6 +279,13 @@ class UdpSocket final : public Socket {
     std::atomic<unsigned> presence_count_{0};
     std::array<Steered, kMaxKeys> steered_;
     unsigned steered_count_ = 0;
+    // Where rings get the fragments that come to an address of a flow (VMA_UDP_FRAGS).
+    struct Fragments {
+        Shard* shard;
+        IpAddr addr;
+        bool operator==(const Fragments&) const = default;
+    };
+    std::vector<Fragments> fragments_;
 
     SpinLock destinations_lock_;
     std::array<Destination, kDestinations> destinations_;

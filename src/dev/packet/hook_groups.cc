@@ -54,7 +54,8 @@ bool Hook::counts(uint32_t slot, uint32_t generation) const {
 
 Status Hook::add_to_group(uint32_t slot, const GroupPort& where) {
     const IpAddr& group = where.group.addr;
-    if (!group.is_v4() || !group.is_multicast() || where.group.port == 0 || where.ifindex <= 0)
+    const bool of_fragments = where.group.port == 0;
+    if (!group.is_v4() || group.is_multicast() == of_fragments || where.ifindex <= 0)
         return Errno{EINVAL};
     if (!lock_tables()) return Errno{EBUSY};
     const vma_group_key key = to_key(where);

@@ -40,7 +40,8 @@ struct vma_flow {
     __u32 zero;
 };
 
-/* Multicast: who gets a copy of what comes to a group and port on an interface. Group and port in network order. */
+/* Multicast: who gets a copy of what comes to a group and port on an interface. Group and port in network order. With port 0
+ * the group is an address of the host, and what is copied is every UDP fragment that comes to it. */
 #define VMA_GROUPS 16384
 #define VMA_GROUP_RINGS 16 /* most rings of one interface with the same group and port */
 struct vma_group_key {

@@ -2,11 +2,12 @@
 // The packet ring's programs: two for TCX (tcx ingress and egress, Linux 6.6) and a socket filter.
 //
 // vma_rx   one per interface for all processes: frames of a steered flow are copied into that ring's BPF ring buffer and end
-//          there; multicast is copied to every ring that has the group and goes on to the kernel, marked; everything else
-//          goes on to the kernel untouched.
+//          there; multicast is copied to every ring that has the group and goes on to the kernel, marked, and so are UDP
+//          fragments for the rings that put them together themselves; everything else goes on to the kernel untouched.
 // vma_tx   the guard: what the kernel itself sends for a guarded tuple (RST and ACK of a twin that knows nothing) ends here.
 //          The rings' own frames leave by PACKET_QDISC_BYPASS and never pass it.
-// vma_twin the filter of a twin that is in a group: what its ring has a copy of is not queued a second time.
+// vma_twin the filter of a twin that is in a group, or whose ring has the fragments: what its ring has a copy of is not queued
+//          a second time. What the kernel puts together has the mark of the first fragment.
 #include <linux/bpf.h>
 #include <linux/in.h>
 // after the kernel's types, which these use
@@ -282,12 +283,9 @@ done:
     return copied ? TCX_PASS_ON : TCX_DROP;
 }
 
-// Connection requests may fill an eighth of a ring: the rest is for those who are connected, whose frames would else be lost
-// in, or wait behind, as many as a flood brings. One that is dropped here comes again, as with a full backlog.
-static __always_inline int crowds_out(struct __sk_buff* skb, const struct hit* hit, __u32 header) {
-    __u8 flags = 0;
-    if (bpf_skb_load_bytes(skb, ETHERNET_BYTES + header + 13, &flags, 1)) return 0;
-    if ((flags & (TCP_SYN | TCP_ACK)) != TCP_SYN) return 0;
+// Is an eighth of the ring unread? What anybody can send without being connected may fill no more: the rest is for those who
+// are, whose frames would else be lost in, or wait behind, as many as a flood brings.
+static __always_inline int is_crowded(const struct hit* hit) {
     const __u32 data = 2 * hit->number;
     void* ring = bpf_map_lookup_elem(&vma_rings, &data);
     if (!ring) return 0;
@@ -295,6 +293,13 @@ static __always_inline int crowds_out(struct __sk_buff* skb, const struct hit* h
     const __u64 unread = bpf_ringbuf_query(ring, BPF_RB_PROD_POS) -
                          (hit->owner ? hit->owner->read : hit->slot->read);
     return unread > bpf_ringbuf_query(ring, BPF_RB_RING_SIZE) / 8;
+}
+
+// A connection request that finds no room in its eighth is dropped and comes again, as with a full backlog.
+static __always_inline int crowds_out(struct __sk_buff* skb, const struct hit* hit, __u32 header) {
+    __u8 flags = 0;
+    if (bpf_skb_load_bytes(skb, ETHERNET_BYTES + header + 13, &flags, 1)) return 0;
+    return (flags & (TCP_SYN | TCP_ACK)) == TCP_SYN && is_crowded(hit);
 }
 
 // Unreachable, time exceeded, parameter problem: what they quote is a packet that we sent.
@@ -318,18 +323,21 @@ static __always_inline int icmp_error(struct __sk_buff* skb, __u32 offset) {
     return deliver(skb, &hit, 1);
 }
 
-// One ring's copy of a multicast frame; 1 when the ring is one that counts. Its twins do not get what it had no room for.
-static __noinline int copy_to(struct __sk_buff* skb, __u32 slot, __u32 generation) {
+// One ring's copy of a multicast frame or fragment; 1 when the ring is one that counts. Its twins do not get what it had no
+// room for, but a fragment that finds no room in its eighth of the ring is not the ring's: of a first one the twin has the datagram.
+static __noinline int copy_to(struct __sk_buff* skb, __u32 slot, __u32 generation, int fragment) {
     struct vma_slot* s = bpf_map_lookup_elem(&vma_slots, &slot);
     if (!s || *(volatile __u32*)&s->generation != generation) return 0;
     struct hit hit = {};
     hit.slot = s;
     hit.number = slot;
+    if (fragment && is_crowded(&hit)) return 0;
     deliver(skb, &hit, 1);
     return 1;
 }
 
-// Every ring with the group gets a copy; other processes, and the kernel's own members, get theirs from the kernel.
+// Every ring with the group gets a copy; other processes, and the kernel's own members, get theirs from the kernel. Port 0: of
+// a fragment, every ring that wants those to an address.
 static __always_inline int to_group(struct __sk_buff* skb, __be32 group, __be16 port) {
     // A mark from elsewhere (another namespace, of which this interface is the peer) means nothing here.
     if (skb->tc_index == VMA_COPIED) skb->tc_index = 0;
@@ -342,7 +350,7 @@ static __always_inline int to_group(struct __sk_buff* skb, __be32 group, __be16 
     for (int i = 0; i < VMA_GROUP_RINGS; i++) {
         const __u32 slot = members->rings[i].slot;
         if (!slot) break;
-        if (copy_to(skb, slot, members->rings[i].generation)) skb->tc_index = VMA_COPIED;
+        if (copy_to(skb, slot, members->rings[i].generation, port == 0)) skb->tc_index = VMA_COPIED;
     }
     return TCX_PASS_ON;
 }
@@ -360,12 +368,16 @@ SEC("tc") int vma_rx(struct __sk_buff* skb) {
     const void *data = (void*)(long)skb->data, *end = (void*)(long)skb->data_end;
     if (data + ETHERNET_BYTES + sizeof(head) <= end)
         __builtin_memcpy(&head, data + ETHERNET_BYTES, sizeof(head));
-    else if (bpf_skb_load_bytes(skb, ETHERNET_BYTES, &head, sizeof(head)))
-        return TCX_PASS_ON;
+    else if (bpf_skb_load_bytes(skb, ETHERNET_BYTES, &head, sizeof(head)) &&  // zeroes it then
+             bpf_skb_load_bytes(skb, ETHERNET_BYTES, &head.ip, sizeof(head.ip)))
+        return TCX_PASS_ON;  // a fragment may be shorter than ports are
     const __u32 header = (head.ip.version_ihl & 15) * 4;
     if (head.ip.version_ihl >> 4 != 4 || header < 20) return TCX_PASS_ON;
-    // Any fragment: ports are in the first one only, and the kernel puts the datagram together for the twin.
-    if (head.ip.frag & bpf_htons(0x3fff)) return TCX_PASS_ON;
+    // Any fragment: ports are in the first one only, and the kernel puts the datagram together for the twin. A ring that does
+    // that itself has asked for a copy of each that comes to its address: a group with port 0.
+    if (head.ip.frag & bpf_htons(0x3fff))
+        return grouped || head.ip.protocol != IPPROTO_UDP ? TCX_PASS_ON
+                                                          : to_group(skb, head.ip.dst, 0);
     if (head.ip.src == head.ip.dst) return TCX_PASS_ON;
     if (grouped && head.ip.protocol != IPPROTO_UDP) return TCX_PASS_ON;
     if (head.ip.protocol == IPPROTO_ICMP) return icmp_error(skb, ETHERNET_BYTES + header);
