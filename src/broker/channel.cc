@@ -37,4 +37,10 @@ bool wait_for(int socket, short events, int timeout_ms) {
 bool wait_readable(int socket, int timeout_ms) { return wait_for(socket, POLLIN, timeout_ms); }
 bool wait_writable(int socket, int timeout_ms) { return wait_for(socket, POLLOUT, timeout_ms); }
 
+bool has_ended(int socket) {
+    pollfd p{socket, 0, 0};
+    const timespec now{};
+    return sys::ppoll(&p, 1, &now) > 0 && (p.revents & (POLLHUP | POLLERR));
+}
+
 }  // namespace vma::broker

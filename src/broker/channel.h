@@ -19,5 +19,7 @@ Result<size_t> receive_packet(int socket, ByteSpan buffer, Fds& fds);
 bool wait_readable(int socket, int timeout_ms);
 // The same for room to send.
 bool wait_writable(int socket, int timeout_ms);
+// Has the other end been closed? Does not wait.
+bool has_ended(int socket);
 
 }  // namespace vma::broker

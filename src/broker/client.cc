@@ -35,6 +35,8 @@ bool g_asked_host = false;
 bool g_hosts = false;  // the door is that of the host's broker
 bool g_said = false;   // that it is gone
 bool g_kept = false;   // a ring of this process is kept by it: without it nothing new is steered
+// Of a ring that is kept the broker has ended; another may come. Without the lock for who only looks.
+std::atomic<bool> g_bereft{false};
 
 uint32_t self() { return uint32_t(self_identity() >> 32); }
 
@@ -52,6 +54,7 @@ void lost() {
     g_session.reset();
     g_door.reset();
     g_door_open = false;
+    g_bereft = g_kept;
     if (g_said) return;
     g_said = true;
     if (g_hosts && !g_kept) {
@@ -64,8 +67,8 @@ void lost() {
     if (g_kept) {
         vma_log(warning, "broker",
                 "the broker of this process is gone, and the process has no privileges: its "
-                "connections go on as they are, what it opens from now on stays with the kernel; "
-                "restart the program");
+                "connections go on as they are; what it opens stays with the kernel until the "
+                "broker of the host (vmad --listen) runs, which is asked every second");
         return;
     }
     vma_log(info, "broker",
@@ -238,6 +241,37 @@ bool reachable() {
     return session();
 }
 
+bool bereft() {
+    if (g_bereft.load(std::memory_order_relaxed)) return true;
+    if (!g_door_open.load(std::memory_order_acquire)) return false;
+    std::lock_guard guard(g_lock);
+    // Between requests there is nothing to read but an answer that nobody waited for, and its end.
+    if (g_kept && g_session.valid() && g_session_pid == self() && has_ended(g_session.fd())) lost();
+    return g_bereft.load(std::memory_order_relaxed);
+}
+
+Status come_back(std::span<const OwnRing> rings, std::span<const int> listeners) {
+    const auto door = knock_at_host_broker();
+    if (!door) return Errno{door.error()};
+    std::lock_guard guard(g_lock);
+    if (!g_door.adopt(*door)) return Errno{EMFILE};
+    // Nobody else gets in before the rings are shown: whoever has it steered before that would be refused.
+    g_door_open.store(true, std::memory_order_relaxed);
+    size_t shown = 0;
+    for (const OwnRing& ring : rings)
+        shown += ask(Op::show_ring, &ring.facts, sizeof ring.facts, {&ring.doorbell, 1}).ok();
+    for (const int fd : listeners) (void)ask(Op::prove, nullptr, 0, {&fd, 1});
+    if (!g_door_open.load(std::memory_order_relaxed)) return Errno{EPERM};
+    if (shown == 0) {
+        lost();
+        return Errno{EACCES};
+    }
+    g_hosts = true;
+    g_said = false;
+    g_bereft = false;
+    return {};
+}
+
 Status restore(int fd, const tcp::Snapshot& s, const RepairQueues& q, RepairOptions& saved) {
     if (!g_door_open.load(std::memory_order_acquire)) return Errno{EPERM};
     return with_queues(Op::restore, fd, s, q, saved);
@@ -376,6 +410,7 @@ void forget_in_child(int kept_door) {
     const bool open = kept_door >= 0 && g_door.adopt(kept_door).ok();
     g_door_open = open;
     g_tried = g_asked_host = g_kept = false;
+    g_bereft = false;
 }
 
 void close() {
@@ -383,6 +418,7 @@ void close() {
     g_session.reset();
     g_door.reset();
     g_door_open = false;
+    g_bereft = false;
 }
 
 }  // namespace vma::broker

@@ -29,6 +29,18 @@ bool start();
 // Is there a broker to ask? Makes the session of this process if needed. Never starts one.
 bool reachable();
 
+// A ring of this process whose flows a broker writes; the doorbell shows that it is ours.
+struct OwnRing {
+    ShowRing facts;
+    int doorbell = -1;
+};
+// Has the broker that writes this process's flows ended? Then one of the host may do it from now on: that which was started
+// again, or another. Looks at the session: one system call.
+bool bereft();
+// Asks the broker of the host to go on where the other ended: with these rings, and with the ports of these listeners. Nobody is
+// served in between. ENOENT, ECONNREFUSED: it is not there yet.
+Status come_back(std::span<const OwnRing> rings, std::span<const int> listeners);
+
 // As repair.h, done by the broker. EPERM: no broker. EACCES: the tuple is not ours to restore.
 Status restore(int fd, const tcp::Snapshot& snapshot, const RepairQueues& queues,
                RepairOptions& saved);

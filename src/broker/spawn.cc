@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <linux/nsfs.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -82,11 +83,41 @@ bool runnable(const char* path) {
     return sys::raw(SYS_faccessat, AT_FDCWD, sys::ptr(path), 1 /* X_OK */) == 0;
 }
 
+constexpr uid_t kNoNumber = 65534;  // /proc/sys/kernel/overflowuid
+
+// In one of its own, in which not every user of the host has a number.
+bool in_user_namespace() {
+    const int fd =
+        int(sys::raw(SYS_openat, AT_FDCWD, sys::ptr("/proc/self/uid_map"), O_RDONLY | O_CLOEXEC));
+    if (fd < 0) return false;
+    char text[128];
+    const ssize_t n = sys::read(fd, text, sizeof text - 1);
+    sys::close(fd);
+    unsigned inside = 0, outside = 0, count = 0;
+    text[n > 0 ? n : 0] = 0;
+    return sscanf(text, "%u %u %u", &inside, &outside, &count) != 3 || count != UINT32_MAX;
+}
+
+// Root of a container that is on the host's network has every capability, and none over that network.
+bool network_is_of_another_namespace() {
+    if (!in_user_namespace()) return false;
+    const int net =
+        int(sys::raw(SYS_openat, AT_FDCWD, sys::ptr("/proc/self/ns/net"), O_RDONLY | O_CLOEXEC));
+    if (net < 0) return false;
+    // EPERM: its owner is a namespace outside of ours.
+    const int owner = int(sys::raw(SYS_ioctl, net, NS_GET_USERNS));
+    sys::close(net);
+    if (owner >= 0) sys::close(owner);
+    return owner == -EPERM;
+}
+
 }  // namespace
 
 bool has_net_admin() {
+    static const bool started_elsewhere = network_is_of_another_namespace();
     Capabilities c;
-    return !g_elsewhere.load(std::memory_order_relaxed) && c.get() && c.has(CAP_NET_ADMIN);
+    return !started_elsewhere && !g_elsewhere.load(std::memory_order_relaxed) && c.get() &&
+           c.has(CAP_NET_ADMIN);
 }
 
 void capabilities_are_of_another_namespace() { g_elsewhere.store(true, std::memory_order_relaxed); }
@@ -122,7 +153,10 @@ Result<int> knock_at_host_broker() {
     ucred who{};
     socklen_t len = sizeof who;
     if (error == 0) error = sys::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len);
-    if (error == 0 && who.uid != 0) error = -EACCES;
+    // The root of the host is nobody that a user namespace has a number for. Who could put a socket of his own under this name
+    // is root of the mount namespace in either case.
+    if (error == 0 && who.uid != 0 && !(who.uid == kNoNumber && in_user_namespace()))
+        error = -EACCES;
     if (error == 0) return fd;
     sys::close(fd);
     return Errno{-error};

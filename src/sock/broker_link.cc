@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <vector>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "broker/client.h"
 #include "broker/spawn.h"
@@ -27,6 +29,7 @@ std::atomic<Shard*> g_watched[kMostWatched];
 // (seteuid) and give them up again.
 std::atomic<bool> g_dropped{false};
 std::atomic<uint64_t> g_settled{0};  // shards at the last drop, plus one
+constexpr Duration kLookEvery = Duration::seconds(1);
 
 class BrokerMover final : public Mover {
   public:
@@ -195,6 +198,38 @@ void broker_before_drop() {
                     shard->ifindex(), given.error());
     broker::drop_privileges();
     g_dropped.store(true, std::memory_order_relaxed);
+}
+
+void broker_tick() {
+    static Instant next{};
+    const Instant now = monotonic_now();
+    if (now < next) return;
+    next = now + kLookEvery;
+    if (!broker::bereft()) return;
+    std::vector<broker::OwnRing> rings;
+    for (Shard* shard : Runtime::shards()) {
+        broker::OwnRing ring;
+        {
+            LeaseGuard lease(shard->lease());
+            const RingEstate estate = shard->ring_estate();
+            ring.facts.slot = estate.slot;
+            ring.facts.token = estate.token;
+        }
+        ring.facts.ifindex = shard->ifindex();
+        ring.doorbell = shard->wake_fd();
+        if (ring.facts.slot != 0) rings.push_back(ring);
+    }
+    std::vector<int> listeners;
+    for_each_socket([&](Socket& socket, int fd) {
+        if (socket.kind == ObjectKind::tcp && static_cast<TcpSocket&>(socket).is_listener())
+            listeners.push_back(fd);
+    });
+    if (!broker::come_back(rings, listeners)) return;
+    vma_log(info, "broker",
+            "the broker of this host goes on for this process: {} rings, {} listeners",
+            rings.size(), listeners.size());
+    for (auto& place : g_watched)
+        if (Shard* const shard = place.exchange(nullptr)) broker_watch(*shard);
 }
 
 // Afterwards the broker's executable may be out of reach.

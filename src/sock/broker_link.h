@@ -18,6 +18,10 @@ void broker_watch(Shard& shard);
 // The process has a listener, on whose port connections will be its own. Starts the broker.
 void broker_listener(int fd);
 
+// Internal thread, in every turn: a broker that has ended is noticed within a second, and that of the host, once it is there,
+// goes on in its place: new sockets are offloaded again, and connections rescued.
+void broker_tick();
+
 // Why the kernel serves a socket whose flow could not be steered (Ring::steer), from the errno.
 Reason reason_of_steering(int error);
 

@@ -86,6 +86,7 @@ void tick() {
     tcp_hand_over_late();
     cross_tick();
     follow_network();
+    broker_tick();
     stats_tick();
 }
 

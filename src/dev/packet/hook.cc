@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "base/signals_blocked.h"
 #include "base/spin_lock.h"
@@ -112,6 +113,24 @@ void find_maps(const bpf::ProgramInfo& program, vma_programs& found) {
         else
             sys::close(fd);
     }
+}
+
+// -errno. A signal that arrives during the verification ends it with EAGAIN, and programs have interval timers.
+int load_programs(vma_programs& fds) {
+    SignalsBlocked blocked;
+    return vma_programs_load(&fds);
+}
+
+// Nothing but descriptors keeps the filter of twins: when the last process that had it has ended and processes without privileges
+// go on with their rings, it is gone, together with every twin that had it. The next gets one and its table anew.
+void replace_twin_filter(vma_programs& found) {
+    vma_programs fresh;
+    if (load_programs(fresh) < 0) return;
+    std::swap(found.twin, fresh.twin);
+    std::swap(found.twins, fresh.twins);
+    for (const int fd : {fresh.rx, fresh.tx, fresh.twin, fresh.flows, fresh.slots, fresh.ports,
+                         fresh.rings, fresh.owners, fresh.groups, fresh.twins})
+        if (fd >= 0) sys::close(fd);
 }
 
 bool all_there(const vma_programs& p) {
@@ -266,12 +285,7 @@ Status Hook::start(int ifindex, std::string* why, Meanwhile meanwhile) {
 
 Status Hook::load(std::string* why) {
     vma_programs fds;
-    // A signal that arrives during the verification ends it with EAGAIN, and programs have interval timers.
-    int r;
-    {
-        SignalsBlocked blocked;
-        r = vma_programs_load(&fds);
-    }
+    const int r = load_programs(fds);
     if (r == -EPERM || r == -EACCES)
         return fail(why, EPERM,
                     "loading the BPF programs is not permitted: CAP_BPF, CAP_NET_ADMIN and "
@@ -369,7 +383,11 @@ bool Hook::join_program(uint32_t program_id) {
     if (ok) {
         found.tx = bpf::program_by_id(head().tx_program);
         found.twin = bpf::program_by_id(head().twin_program);
-        if (bpf::program_info(found.twin, info) == 0) find_maps(info, found);
+        if (found.twin == -ENOENT) replace_twin_filter(found);
+        if (bpf::program_info(found.twin, info) == 0) {
+            head().twin_program = info.id;
+            find_maps(info, found);
+        }
     }
     ok = ok && all_there(found) && make_token().ok();
     ok = adopt_tables(found).ok() && ok;
