@@ -61,13 +61,13 @@ class Operations {
     virtual Status hold(const HeldList& list, Fds& fds) = 0;
     virtual void drop(const HeldList& list) = 0;
     virtual void leaving(bool leaves) = 0;
-    // Errors: as open_packet_ring(). The ring is the client's from now on, also for its end.
+    // Errors: as open_packet_ring(), and EDQUOT: a policy denies it. The ring is the client's from now on, also for its end.
     virtual Status open_ring(const OpenRing& request, OpenedRing& out) = 0;
     // EACCES: the doorbell is not that of the ring in the slot.
     virtual Status show_ring(const ShowRing& ring, int doorbell) = 0;
     // Is it one of the host's own addresses?
     virtual bool has_address(const IpAddr& address) = 0;
-    // EKEYREJECTED: the kernel's policy has something to do with such packets. Else as Ring::steer.
+    // EKEYREJECTED: the kernel's policy has something to do with such packets. EDQUOT: one of ours denies it. Else as Ring::steer.
     virtual Status steer(const Steer& flow) = 0;
     virtual void unsteer(const Steer& flow) = 0;
 

@@ -101,7 +101,7 @@ class Ring {
     // After steer() returned, every matching frame reaches this ring and none the kernel; after unsteer() returned, the
     // reverse. EEXIST: the tuple belongs to another ring or process. ENOSPC: table full. `twin`: descriptor of the kernel
     // socket that the tuple is for, bound to its local end; a ring that somebody else steers for has to show it. ENOLINK: that
-    // somebody is gone; EACCES: he refuses; EKEYREJECTED: the kernel's own policy says no. -1: there is no twin.
+    // somebody is gone; EACCES: he refuses; EKEYREJECTED: the kernel's own policy says no; EDQUOT: his. -1: there is no twin.
     virtual Status steer(const FlowKey& key, int twin) = 0;
     Status steer(const FlowKey& key) { return steer(key, -1); }
     virtual void unsteer(const FlowKey& key) = 0;

@@ -28,6 +28,8 @@ Reason reason_of(int error) {
             return Reason::capability;
         case ENOLINK:
             return Reason::broker_gone;
+        case EDQUOT:
+            return Reason::broker_denied;
         case ENOMEM:
             return Reason::memory;
         case EINVAL:

@@ -261,6 +261,8 @@ Reason reason_of_steering(int error) {
             return Reason::broker_gone;
         case EKEYREJECTED:
             return Reason::broker_policy;
+        case EDQUOT:
+            return Reason::broker_denied;
         case ENETUNREACH:
             return Reason::ring_failed;
         case ENOSPC:

@@ -60,6 +60,7 @@ bool only_no_ring(Reason why) {
         case Reason::capability:
         case Reason::ring_failed:
         case Reason::broker_gone:
+        case Reason::broker_denied:
             return true;
         default:
             return false;

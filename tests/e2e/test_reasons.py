@@ -15,6 +15,7 @@ import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
+from host_broker import HostBroker
 from netns import REPO, binary, eventually, library, no_capabilities, preload_env
 from test_broker import brokers
 
@@ -212,6 +213,15 @@ class Reasons(ReasonCase):
                 change()
                 program.tell("")
                 self.expect_told(program, reason)
+
+    def test_a_broker_whose_policy_says_no(self):
+        policy = os.path.join(self.folder, "policy")
+        with open(policy, "w", encoding="ascii") as f:
+            f.write("any deny\n")
+        host = HostBroker(self.b, "--group", "games", "--policy", policy)
+        lib, = self.copied(library())
+        self.expect("broker_denied", prefix=host.user(), lib=lib)
+        self.assertEqual(host.kill(signal.SIGTERM), -signal.SIGTERM)
 
     def block(self):
         self.command("nft", f"add table ip t; add chain ip t c {{ type filter hook input priority 0; }}; add rule ip t c udp dport {PORT} drop")

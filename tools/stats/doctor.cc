@@ -185,6 +185,7 @@ bool can_be_mended(Reason why) {
         case Reason::init_failed:
         case Reason::broker_gone:
         case Reason::broker_policy:
+        case Reason::broker_denied:
         case Reason::no_thread:
             return true;
         default:

@@ -2,7 +2,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <net/if.h>
 #include <sys/socket.h>
+#include <syslog.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +13,7 @@
 #include <cstring>
 #include <string>
 
+#include "base/clock.h"
 #include "base/sys.h"
 #include "dev/packet/bpf_calls.h"
 #include "dev/packet/layout.h"
@@ -22,6 +25,9 @@
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
+#endif
+#ifndef SO_PEERGROUPS
+#define SO_PEERGROUPS 59
 #endif
 
 namespace vmad {
@@ -60,11 +66,11 @@ vma::FlowKey key_of(const vma::broker::Steer& flow) {
 }
 
 // What the network and the kernel's policy of our namespace say. A client without privileges may not read all of that.
-class Policy {
+class KernelView {
   public:
     // Brought up to date. Null: there is no netlink.
-    static Policy* get() {
-        static Policy policy;
+    static KernelView* get() {
+        static KernelView policy;
         if (!policy.monitor_) {
             auto monitor = vma::NetworkMonitor::of_this_namespace();
             if (!monitor) return nullptr;
@@ -101,16 +107,33 @@ int peer_pidfd(int session, pid_t pid) {
     return int(vma::sys::raw(434 /* pidfd_open */, pid, 0));
 }
 
+// Of the process as it was when it made the session; the primary one first.
+std::vector<gid_t> peer_groups(int session, gid_t primary) {
+    std::vector<gid_t> groups(64);
+    socklen_t len = socklen_t(groups.size() * sizeof(gid_t));
+    int result = vma::sys::getsockopt(session, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &len);
+    if (result == -ERANGE) {  // the length is that which it takes
+        groups.resize(len / sizeof(gid_t));
+        result = vma::sys::getsockopt(session, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &len);
+    }
+    groups.resize(result == 0 ? len / sizeof(gid_t) : 0);
+    groups.insert(groups.begin(), primary);
+    return groups;
+}
+
 }  // namespace
 
-Client::Client(int session, int pidfd, pid_t pid, uid_t user, bool trusted)
+Client::Client(int session, int pidfd, pid_t pid, uid_t user, std::vector<gid_t> groups,
+               bool trusted, const Policy& policy)
     : session_(session),
       pidfd_(pidfd),
       pid_(pid),
       user_(user),
+      groups_(std::move(groups)),
+      policy_(policy),
       dispatcher_(*this, vma::layout_identity(), trusted) {}
 
-std::unique_ptr<Client> Client::make(int session, bool may_be_trusted) {
+std::unique_ptr<Client> Client::make(int session, bool may_be_trusted, const Policy& policy) {
     Fd owned(session);
     ucred who{};
     socklen_t len = sizeof who;
@@ -128,7 +151,42 @@ std::unique_ptr<Client> Client::make(int session, bool may_be_trusted) {
         vma::sys::close(pidfd);
         return nullptr;
     }
-    return std::unique_ptr<Client>(new Client(mine, pidfd, who.pid, who.uid, trusted));
+    return std::unique_ptr<Client>(
+        new Client(mine, pidfd, who.pid, who.uid, peer_groups(mine, who.gid), trusted, policy));
+}
+
+vma::Status Client::denied(const std::string& what) {
+    if (!std::exchange(told_, true))
+        syslog(LOG_NOTICE, "process %d of user %u: the policy denies it %s", int(pid_),
+               unsigned(user_), what.c_str());
+    return vma::Errno{EDQUOT};
+}
+
+vma::Status Client::denied_ring(int ifindex) {
+    char name[IF_NAMESIZE] = "?";
+    if_indextoname(unsigned(ifindex), name);
+    return denied(std::string("a ring on interface ") + name);
+}
+
+bool Client::may_have_ring(int ifindex, uint32_t bytes) {
+    const Allowance& allowed = allowance();
+    uint64_t memory = bytes;
+    for (const KeptRing& r : rings_) memory += r.bytes;
+    char name[IF_NAMESIZE] = {};
+    return !allowed.denied && rings_.size() < allowed.rings && memory <= allowed.memory &&
+           (allowed.interfaces.empty() ||
+            (if_indextoname(unsigned(ifindex), name) && allowed.has_interface(name)));
+}
+
+// One second's flows at once, and no more before the next second begins.
+bool Client::may_steer(uint16_t port) {
+    const Allowance& allowed = allowance();
+    if (allowed.denied || !allowed.has_port(port)) return false;
+    if (const vma::Instant now = vma::monotonic_now(); now - second_ >= vma::Duration::seconds(1)) {
+        second_ = now;
+        flows_ = 0;
+    }
+    return flows_++ < allowed.flows;
 }
 
 bool Client::serve(unsigned most) {
@@ -267,6 +325,7 @@ const Client::KeptRing* Client::ring(uint32_t slot) const {
 }
 
 vma::Status Client::open_ring(const vma::broker::OpenRing& request, vma::broker::OpenedRing& out) {
+    if (!may_have_ring(request.ifindex, request.bytes)) return denied_ring(request.ifindex);
     vma::Hook* const hook = hook_on(request.ifindex);
     if (hook == nullptr) return vma::Errno{EOPNOTSUPP};
     auto lent = vma::lend_packet_ring(*hook, request.ifindex, request.bytes);
@@ -280,22 +339,23 @@ vma::Status Client::open_ring(const vma::broker::OpenRing& request, vma::broker:
     out.fds[vma::broker::kEgressLink] = lent->egress;
     out.slot = lent->slot;
     out.token = lent->token_id;
-    rings_.push_back({lent->slot, lent->token_id, request.ifindex});
+    rings_.push_back({lent->slot, lent->token_id, request.ifindex, request.bytes});
     return {};
 }
 
 vma::Status Client::show_ring(const vma::broker::ShowRing& r, int doorbell) {
     vma::Hook* const hook = hook_on(r.ifindex);
     vma::bpf::MapInfo map;
+    if (!may_have_ring(r.ifindex, 0)) return denied_ring(r.ifindex);
     if (hook == nullptr || vma::bpf::map_info(doorbell, map) < 0 || !hook->owns(r.slot, r.token) ||
         !hook->has_doorbell(r.slot, map.id))
         return vma::Errno{EACCES};
-    rings_.push_back({r.slot, r.token, r.ifindex});
+    rings_.push_back({r.slot, r.token, r.ifindex, 0});
     return {};
 }
 
 bool Client::has_address(const vma::IpAddr& address) {
-    const auto* policy = Policy::get();
+    const auto* policy = KernelView::get();
     return policy != nullptr && policy->view()->is_local(address);
 }
 
@@ -304,7 +364,9 @@ vma::Status Client::steer(const vma::broker::Steer& flow) {
     vma::Hook* const hook = kept ? hook_on(kept->ifindex) : nullptr;
     if (hook == nullptr) return vma::Errno{EACCES};
     const vma::FlowKey key = key_of(flow);
-    if (!flow.ignore_firewall && !Policy::get()->allows(key, kept->ifindex))
+    if (!may_steer(key.local.port))
+        return denied("flows of port " + std::to_string(key.local.port));
+    if (!flow.ignore_firewall && !KernelView::get()->allows(key, kept->ifindex))
         return vma::Errno{EKEYREJECTED};
     const vma::FlowGate gate{flow.gate, flow.gate_value};
     return hook->steer(flow.slot, key, &gate);

@@ -4,10 +4,13 @@
 #include <sys/types.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "base/time.h"
 #include "broker/dispatch.h"
 #include "dev/packet/hook.h"
+#include "vmad/policy.h"
 #include "vmad/rescue.h"
 
 namespace vmad {
@@ -18,8 +21,9 @@ class Client final : public vma::broker::Operations {
     static constexpr size_t kMostHeld = 65536;
 
     // Takes the session. Who is at its other end is what the kernel says. `may_be_trusted`: a process that has privileges now is
-    // believed, until it says that it gives them up. Null: it cannot be known.
-    static std::unique_ptr<Client> make(int session, bool may_be_trusted);
+    // believed, until it says that it gives them up. `policy`: asked at every request, and outlives the client. Null: who it is
+    // cannot be known.
+    static std::unique_ptr<Client> make(int session, bool may_be_trusted, const Policy& policy);
 
     int session() const { return session_.get(); }
     int pidfd() const { return pidfd_.get(); }
@@ -62,13 +66,27 @@ class Client final : public vma::broker::Operations {
     struct KeptRing {
         uint32_t slot = 0, token = 0;
         int ifindex = 0;
+        uint32_t bytes = 0;
     };
 
-    Client(int session, int pidfd, pid_t pid, uid_t user, bool trusted);
+    Client(int session, int pidfd, pid_t pid, uid_t user, std::vector<gid_t> groups, bool trusted,
+           const Policy& policy);
     const KeptRing* ring(uint32_t slot) const;
+    const Allowance& allowance() const { return policy_.of(user_, groups_); }
+    bool may_have_ring(int ifindex, uint32_t bytes);
+    bool may_steer(uint16_t port);
+    // EDQUOT, and a line in the log, once.
+    vma::Status denied(const std::string& what);
+    vma::Status denied_ring(int ifindex);
     Fd session_, pidfd_;
     const pid_t pid_;
     const uid_t user_;
+    const std::vector<gid_t> groups_;
+    const Policy& policy_;
+    bool told_ = false;  // that something was denied
+    // Flows in the second that began at.
+    uint32_t flows_ = 0;
+    vma::Instant second_{};
     bool leaving_ = false;
     vma::broker::Dispatcher dispatcher_;
     Estate estate_;

@@ -74,7 +74,7 @@ void start_clean() {
 }
 
 constexpr char kHelp[] =
-    "Usage: vmad --listen [PATH] [--group NAME]\n"
+    "Usage: vmad --listen [PATH] [--group NAME] [--policy FILE]\n"
     "       vmad --broker for PID PROGRAM\n"
     "\n"
     "Does for programs that run with libvma.so what they have no capability for: opens and steers "
@@ -84,6 +84,9 @@ constexpr char kHelp[] =
     "  --listen [PATH]   serve every process that may write to the socket PATH, by default\n"
     "                    %s; under systemd the socket that it passes\n"
     "  --group NAME      members of the group may, too; otherwise root alone\n"
+    "  --policy FILE     who may have which interfaces, ports and rates (vmad.conf(5)), by "
+    "default\n"
+    "                    %s if it is there; SIGHUP reads it again\n"
     "  --broker          serve one program and its children: libvma.so starts it so\n"
     "  --help            this\n";
 
@@ -102,7 +105,9 @@ int broker() {
     return vmad::serve_program(vma::broker::kBrokerSocket);
 }
 
-int daemon_of(const char* path, const char* group) {
+constexpr char kPolicy[] = "/etc/vmad.conf";
+
+int daemon_of(const char* path, const char* group, const char* policy) {
     std::string why;
     int listener = vmad::passed_listener();
     if (listener < 0) listener = vmad::listen_at(path, group, &why);
@@ -114,8 +119,8 @@ int daemon_of(const char* path, const char* group) {
     signal(SIGINT, SIG_DFL);
     openlog("vmad", LOG_PID | LOG_PERROR, LOG_DAEMON);
     keep_only_what_is_needed();
-    syslog(LOG_NOTICE, "serving");
-    return vmad::serve_host(listener);
+    if (*policy == 0 && access(kPolicy, F_OK) == 0) policy = kPolicy;
+    return vmad::serve_host(listener, policy);
 }
 
 int misused() {
@@ -128,17 +133,18 @@ int misused() {
 int main(int argc, char** argv) {
     const std::string_view what = argc > 1 ? argv[1] : "";
     if (what == "--help") {
-        printf(kHelp, vma::broker::kHostSocket);
+        printf(kHelp, vma::broker::kHostSocket, kPolicy);
         return 0;
     }
     if (what == "--broker") return broker();
     if (what != "--listen") return misused();
-    const char *path = vma::broker::kHostSocket, *group = "";
+    const char *path = vma::broker::kHostSocket, *group = "", *policy = "";
     int at = 2;
     if (at < argc && argv[at][0] != '-') path = argv[at++];
-    if (at + 1 < argc && std::string_view(argv[at]) == "--group") {
-        group = argv[at + 1];
-        at += 2;
+    for (; at + 1 < argc; at += 2) {
+        const std::string_view option = argv[at];
+        if (option != "--group" && option != "--policy") break;
+        (option == "--group" ? group : policy) = argv[at + 1];
     }
-    return at == argc ? daemon_of(path, group) : misused();
+    return at == argc ? daemon_of(path, group, policy) : misused();
 }

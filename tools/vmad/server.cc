@@ -2,7 +2,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/epoll.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <syslog.h>
@@ -39,18 +41,21 @@ struct Rescue {
 class Server {
   public:
     Server() : poll_(vma::sys::epoll_create1(EPOLL_CLOEXEC)) {}
+    // False: it cannot be read, and the log says why; the rules stay as they were.
+    bool read_policy(const std::string& file);
     bool listen_on(int socket);
     bool add_door(int door, uid_t user);
     int run();
 
   private:
-    enum Kind : uint32_t { kListener, kDoor, kSession, kDeath, kRescue };
+    enum Kind : uint32_t { kListener, kReload, kDoor, kSession, kDeath, kRescue };
     struct Door {
         Fd socket;
         uid_t user;
     };
     static uint64_t tag(Kind kind, uint32_t id) { return uint64_t(kind) << 32 | id; }
     bool add(int fd, Kind kind, uint32_t id);
+    void reload();
     void arrive();
     void knock(uint32_t id);
     unsigned clients_of(uid_t user) const;
@@ -61,7 +66,9 @@ class Server {
     void rescue_news(uint32_t id);
     static void bury(const Estate& estate);
 
-    Fd poll_, listener_;
+    Policy policy_;  // its clients refer to it
+    std::string policy_file_;
+    Fd poll_, listener_, hangups_;
     uint32_t next_ = 1;
     std::unordered_map<uint32_t, Door> doors_;
     std::unordered_map<uint32_t, std::unique_ptr<Client>> clients_;
@@ -75,9 +82,29 @@ bool Server::add(int fd, Kind kind, uint32_t id) {
     return vma::sys::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, fd, &e) == 0;
 }
 
+bool Server::read_policy(const std::string& file) {
+    std::string why;
+    policy_file_ = file;
+    if (file.empty() || policy_.read(file, &why)) return true;
+    syslog(LOG_ERR, "%s", why.c_str());
+    return false;
+}
+
 bool Server::listen_on(int socket) {
+    sigset_t hangup;
+    sigemptyset(&hangup);
+    sigaddset(&hangup, SIGHUP);
+    sigprocmask(SIG_BLOCK, &hangup, nullptr);
+    hangups_ = Fd(signalfd(-1, &hangup, SFD_CLOEXEC | SFD_NONBLOCK));
     listener_ = Fd(socket);
-    return add(socket, kListener, 0);
+    return add(socket, kListener, 0) && add(hangups_.get(), kReload, 0);
+}
+
+void Server::reload() {
+    signalfd_siginfo which;
+    while (vma::sys::read(hangups_.get(), &which, sizeof which) > 0) {
+    }
+    if (read_policy(policy_file_)) syslog(LOG_NOTICE, "the policy has been read again");
 }
 
 bool Server::add_door(int door, uid_t user) {
@@ -128,7 +155,7 @@ void Server::knock(uint32_t id) {
         return;
     }
     if (fds.count() != 1 || clients_.size() >= kMostClients) return;
-    auto client = Client::make(fds.take(0), !listener_.valid());
+    auto client = Client::make(fds.take(0), !listener_.valid(), policy_);
     if (!client) return;
     if (listener_.valid() && client->user() != 0 && clients_of(client->user()) >= kMostOfUser)
         return;
@@ -263,6 +290,9 @@ int Server::run() {
                 case kListener:
                     arrive();
                     break;
+                case kReload:
+                    reload();
+                    break;
                 case kDoor:
                     knock(id);
                     break;
@@ -289,9 +319,11 @@ int serve_program(int door) {
     return server.add_door(door, 0) ? server.run() : 1;
 }
 
-int serve_host(int listener) {
+int serve_host(int listener, const std::string& policy) {
     Server server;
-    return server.listen_on(listener) ? server.run() : 1;
+    if (!server.read_policy(policy) || !server.listen_on(listener)) return 1;
+    syslog(LOG_NOTICE, "serving");
+    return server.run();
 }
 
 }  // namespace vmad

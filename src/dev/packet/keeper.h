@@ -39,7 +39,7 @@ class RingKeeper {
     // The ring in `slot`, opened by this process, is to be kept from now on; its doorbell's descriptor shows that it is ours.
     virtual Status show(int ifindex, uint32_t slot, uint32_t token, int doorbell) = 0;
     // As Ring::steer. EACCES: `twin` does not show that the tuple is ours. EKEYREJECTED: the kernel's own policy (a
-    // firewall, say) has something to do with such packets.
+    // firewall, say) has something to do with such packets. EDQUOT, also from open(): the keeper's policy gives it to others.
     virtual Status steer(uint32_t slot, const FlowKey& key, FlowGate gate, int twin) = 0;
     // The gate is shut: the entry can go.
     virtual void unsteer(uint32_t slot, const FlowKey& key, FlowGate gate) = 0;
