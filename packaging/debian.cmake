@@ -51,7 +51,8 @@ devices run on it without hardware or drivers, and so does the verbs ring of
 libvma.")
 vma_debian_package(vmad vmad net "broker of libvma"
 "libvma starts vmad for programs that give up their privileges, fork or are
-killed: it moves their connections between user space and the kernel.")
+killed: it moves their connections between user space and the kernel. As a
+service it does the same for programs of ordinary users, by a policy.")
 
 # Packages of VMA have the same names, so dpkg puts these in their place; this version moves files between them: vmad out of
 # libvma, the name libvma.so into it.
@@ -63,4 +64,7 @@ set(CPACK_DEBIAN_RUNTIME_PACKAGE_CONTROL_EXTRA ${debian}/conffiles ${debian}/shl
 set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "libvma (= ${PROJECT_VERSION})")
 set(CPACK_DEBIAN_VMAD_PACKAGE_BREAKS "libvma (<< ${PROJECT_VERSION}~), libvma-utils (<< ${PROJECT_VERSION}~)")
 set(CPACK_DEBIAN_VMAD_PACKAGE_REPLACES "${CPACK_DEBIAN_VMAD_PACKAGE_BREAKS}")
+set(CPACK_DEBIAN_VMAD_PACKAGE_DEPENDS passwd) # groupadd, where there is no systemd-sysusers
+set(CPACK_DEBIAN_VMAD_PACKAGE_CONTROL_EXTRA ${debian}/vmad/conffiles ${debian}/vmad/postinst ${debian}/vmad/prerm
+    ${debian}/vmad/postrm)
 include(CPack)
