@@ -249,6 +249,7 @@ void send_unknown_control::a() {
     SEE(sent_with(s, IPPROTO_IP, IP_TTL, int(5), "x", nullptr, 1000));
     SEE(sent_with(s, IPPROTO_IP, IP_TTL, int(5), "x", nullptr, size_t(-8)));
     SEE(sent_with(s, SOL_SOCKET, SO_MARK, uint32_t(0), "marked"));
+    SEE(sent_with(s, IPPROTO_IP, IP_ORIGDSTADDR, at("a2", port()), "received only"));
     SEE(put(s, "plain"));
     step("over");
 }

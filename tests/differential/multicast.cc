@@ -1,7 +1,7 @@
 // Multicast. In most of these a is in groups and b sends to them.
 #include <sys/utsname.h>
 
-#include "differential/behaviour.h"
+#include "differential/datagram_words.h"
 
 namespace {
 const char* own() { return role_a() ? "a" : "b"; }
@@ -73,19 +73,6 @@ int member(const char* group, const char* who = "any", int offset = 0) {
     on_ring(s);
     return s;
 }
-long sent(int fd, const std::string& text, const char* who, int offset = 0) {
-    const sockaddr_in to = at(who, port(offset));
-    return sendto(fd, text.data(), text.size(), 0, raw(to), sizeof to);
-}
-std::string taken(int fd, int flags = 0) {
-    char buffer[8192];
-    sockaddr_in from{};
-    socklen_t len = sizeof from;
-    const ssize_t n = recvfrom(fd, buffer, sizeof buffer, flags, raw(from), &len);
-    if (n < 0) return std::string("-1 ") + strerrorname_np(errno);
-    return std::to_string(n) + (n > 64 ? "" : " \"" + std::string(buffer, size_t(n)) + "\"") +
-           " from " + shown(from);
-}
 // b in most of these: sends what the peer asks for. "b g1 hello" sends from b's socket, "b2 ..." from its second address.
 void feed() {
     const int first = udp_bound(0, "b"), second = udp_bound(0, "b2");
@@ -117,7 +104,7 @@ void mc_any_bound::a() {
     ask("b g2 other group");
     ask("b2 g1 three");
     SEE(taken(s));
-    SEE(taken(s, MSG_DONTWAIT));
+    SEE(taken(s, 100, MSG_DONTWAIT));
     by_ring(s, 3);
     tell("end");
 }
@@ -132,7 +119,7 @@ void mc_group_bound::a() {
     ask("b a unicast");
     ask("b g1 one");
     SEE(taken(s));
-    SEE(taken(s, MSG_DONTWAIT));
+    SEE(taken(s, 100, MSG_DONTWAIT));
     by_ring(s, 1);
     tell("end");
 }
@@ -146,12 +133,12 @@ void mc_every_socket::a() {
     const int far = member("g1", "any", 1);
     ask("b g1 one");
     for (int s : {one, two, three}) SEE(taken(s));
-    SEE(taken(far, MSG_DONTWAIT));
+    SEE(taken(far, 100, MSG_DONTWAIT));
     SEE(close(two));
     ask("b2 g1 two");
     for (int s : {one, three}) {
         SEE(taken(s));
-        SEE(taken(s, MSG_DONTWAIT));
+        SEE(taken(s, 100, MSG_DONTWAIT));
         by_ring(s, 2);
     }
     tell("end");
@@ -169,7 +156,7 @@ void mc_reuseport::a() {
     for (int s : {one, two}) {
         SEE(taken(s));
         SEE(taken(s));
-        SEE(taken(s, MSG_DONTWAIT));
+        SEE(taken(s, 100, MSG_DONTWAIT));
         by_ring(s, 2);
     }
     tell("end");
@@ -189,7 +176,7 @@ void mc_other_process::a() {
         set_time(s, SO_RCVTIMEO, 5000);
         const bool first = taken(s) == "3 \"one\" from b:+0";
         const bool second = taken(s) == "3 \"two\" from b2:+0";
-        const bool none = taken(s, MSG_DONTWAIT) == "-1 EAGAIN";
+        const bool none = taken(s, 100, MSG_DONTWAIT) == "-1 EAGAIN";
         by_ring(s, 2);
         _exit(first && second && none ? 42 : 43);
     }
@@ -201,7 +188,7 @@ void mc_other_process::a() {
     SEE(outcome(child));
     SEE(taken(s));
     SEE(taken(s));
-    SEE(taken(s, MSG_DONTWAIT));
+    SEE(taken(s, 100, MSG_DONTWAIT));
     by_ring(s, 2);
     ask("b g1 three");
     SEE(taken(s));
@@ -221,12 +208,12 @@ void mc_all::a() {
     SEE(set(idle, IPPROTO_IP, IP_MULTICAST_ALL, 0));
     ask("b g1 two");
     SEE(taken(s));
-    SEE(taken(idle, MSG_DONTWAIT));
+    SEE(taken(idle, 100, MSG_DONTWAIT));
     SEE(join(idle, "g2"));
     SEE(set(s, IPPROTO_IP, IP_MULTICAST_ALL, 0));
     ask("b g2 three");
     SEE(taken(idle));
-    SEE(taken(s, MSG_DONTWAIT));
+    SEE(taken(s, 100, MSG_DONTWAIT));
     by_ring(s, 2);
     tell("end");
 }
@@ -241,7 +228,7 @@ void mc_leave::a() {
     SEE(leave(s, "g1"));
     ask("b g1 two");
     SEE(taken(s));
-    SEE(taken(s, MSG_DONTWAIT));
+    SEE(taken(s, 100, MSG_DONTWAIT));
     SEE(leave(s, "g1"));
     SEE(join(s, "g1"));
     SEE(join(s, "g1"));
@@ -254,7 +241,7 @@ void mc_leave::a() {
     ask("b g1 five");
     ask("b g2 six");
     SEE(taken(s));
-    SEE(taken(s, MSG_DONTWAIT));
+    SEE(taken(s, 100, MSG_DONTWAIT));
     by_ring(s, 4);
     tell("end");
 }
@@ -272,7 +259,7 @@ void mc_join_first::a() {
     SEE(set(t, SOL_SOCKET, SO_REUSEADDR));
     SEE(join(t, "g1"));
     SEE(bind_to(t, "g1", 1));
-    SEE(taken(t, MSG_DONTWAIT));
+    SEE(taken(t, 100, MSG_DONTWAIT));
     by_ring(s, 1);
     tell("end");
 }
@@ -287,7 +274,7 @@ void mc_include::a() {
     ask("b g1 no");
     ask("b2 g1 yes");
     SEE(taken(s));
-    SEE(taken(s, MSG_DONTWAIT));
+    SEE(taken(s, 100, MSG_DONTWAIT));
     SEE(with_source(s, IP_ADD_SOURCE_MEMBERSHIP, "g1", "b2"));
     SEE(with_source(s, IP_ADD_SOURCE_MEMBERSHIP, "g1", "b"));
     ask("b g1 now");
@@ -296,7 +283,7 @@ void mc_include::a() {
     ask("b2 g1 gone");
     ask("b g1 still");
     SEE(taken(s));
-    SEE(taken(s, MSG_DONTWAIT));
+    SEE(taken(s, 100, MSG_DONTWAIT));
     SEE(join(s, "g1"));
     SEE(with_source(s, IP_BLOCK_SOURCE, "g1", "b"));
     SEE(with_source(s, IP_DROP_SOURCE_MEMBERSHIP, "g1", "b"));
@@ -316,7 +303,7 @@ void mc_block::a() {
     ask("b g1 no");
     ask("b2 g1 yes");
     SEE(taken(s));
-    SEE(taken(s, MSG_DONTWAIT));
+    SEE(taken(s, 100, MSG_DONTWAIT));
     SEE(with_source(s, IP_UNBLOCK_SOURCE, "g1", "b"));
     SEE(with_source(s, IP_UNBLOCK_SOURCE, "g1", "b"));
     SEE(with_source(s, IP_BLOCK_SOURCE, "g2", "b"));
@@ -340,7 +327,7 @@ void mc_msfilter::a() {
     ask("b g1 no");
     ask("b2 g1 yes");
     SEE(taken(s));
-    SEE(taken(s, MSG_DONTWAIT));
+    SEE(taken(s, 100, MSG_DONTWAIT));
     SEE(filter(s, "g1", MCAST_EXCLUDE, {"b2"}));
     ask("b2 g1 no");
     ask("b g1 yes");
@@ -351,7 +338,7 @@ void mc_msfilter::a() {
     SEE(filter(s, "g1", MCAST_INCLUDE, {}));
     SEE(filter_of(s, "g1"));
     ask("b g1 none");
-    SEE(taken(s, MSG_DONTWAIT));
+    SEE(taken(s, 100, MSG_DONTWAIT));
     SEE(filter(s, "g1", 7, {}));
     by_ring(s, 3);
     tell("end");
@@ -381,12 +368,69 @@ void mc_generic::a() {
     SEE(taken(s));
     SEE(generic(s, MCAST_LEAVE_SOURCE_GROUP, "g1", "b2"));
     ask("b2 g1 no");
-    SEE(taken(s, MSG_DONTWAIT));
+    SEE(taken(s, 100, MSG_DONTWAIT));
     SEE(generic(s, MCAST_JOIN_GROUP, "b"));
     by_ring(s, 4);
     tell("end");
 }
 void mc_generic::b() { feed(); }
+
+BEHAVIOUR(mc_generic_filter, "MCAST_MSFILTER replaces the filter as a whole, and tells it");
+void mc_generic_filter::a() {
+    const int s = member("g1");
+    uint8_t room[GROUP_FILTER_SIZE(4)] = {};
+    auto* f = reinterpret_cast<group_filter*>(room);
+    const sockaddr_in group = at("g1", 0), source = at("b2", 0);
+    memcpy(&f->gf_group, &group, sizeof group);
+    memcpy(&f->gf_slist[0], &source, sizeof source);
+    for (const uint32_t mode : {MCAST_INCLUDE, MCAST_EXCLUDE}) {
+        f->gf_fmode = mode;
+        f->gf_numsrc = 1;
+        SEE(setsockopt(s, IPPROTO_IP, MCAST_MSFILTER, f, GROUP_FILTER_SIZE(1)));
+        SEE(filter_of(s, "g1"));
+        ask("b g1 one");
+        ask("b2 g1 two");
+        SEE(taken(s));
+        SEE(taken(s, 100, MSG_DONTWAIT));
+    }
+    f->gf_numsrc = 4;
+    socklen_t size = sizeof room;
+    SEE(getsockopt(s, IPPROTO_IP, MCAST_MSFILTER, f, &size));
+    SEE(long(size));
+    SEE(long(f->gf_numsrc));
+    SEE(setsockopt(s, IPPROTO_IP, MCAST_MSFILTER, f, GROUP_FILTER_SIZE(1)));
+    by_ring(s, 2);
+    tell("end");
+}
+void mc_generic_filter::b() { feed(); }
+
+BEHAVIOUR(mc_two_interfaces,
+          "one socket in one group on two interfaces; it leaves one of them, and closes");
+void mc_two_interfaces::a() {
+    const int s = member("g1"), idle = bound("any"), out = udp_bound(1, "a");
+    const ip_mreqn by_lo{ip("g1"), {}, 1};
+    SEE(setsockopt(s, IPPROTO_IP, IP_ADD_MEMBERSHIP, &by_lo, sizeof by_lo));
+    SEE(setsockopt(out, IPPROTO_IP, IP_MULTICAST_IF, &by_lo, sizeof by_lo));
+    ask("b g1 one");
+    SEE(taken(s));
+    SEE(taken(idle));
+    SEE(sent(out, "two", "g1"));
+    SEE(taken(s));
+    SEE(taken(idle));
+    SEE(setsockopt(s, IPPROTO_IP, IP_DROP_MEMBERSHIP, &by_lo, sizeof by_lo));
+    SEE(sent(out, "three", "g1"));
+    ask("b2 g1 four");
+    SEE(taken(s));
+    SEE(taken(s, 100, MSG_DONTWAIT));
+    by_ring(s, 2);
+    SEE(taken(idle));
+    // Nobody is in it any more.
+    SEE(close(s));
+    ask("b g1 five");
+    SEE(taken(idle, 100, MSG_DONTWAIT));
+    tell("end");
+}
+void mc_two_interfaces::b() { feed(); }
 
 BEHAVIOUR(mc_control, "control messages of multicast datagrams");
 void mc_control::a() {
@@ -500,7 +544,7 @@ void mc_loop_or_not::a() {
     on_ring(out);
     step("joined");
     SEE(sent(out, "one", "g1"));
-    SEE(taken(s, MSG_DONTWAIT));
+    SEE(taken(s, 100, MSG_DONTWAIT));
     by_ring(out, 0, by_who_loops(1));
     SEE(join(s, "g1"));
     SEE(sent(out, "two", "g1"));
@@ -508,7 +552,7 @@ void mc_loop_or_not::a() {
     by_ring(out, 0, by_who_loops(1));
     SEE(leave(s, "g1"));
     SEE(sent(out, "three", "g1"));
-    SEE(taken(s, MSG_DONTWAIT));
+    SEE(taken(s, 100, MSG_DONTWAIT));
     const int child = fork();
     if (child == 0) {
         const int t = member("g1");
@@ -539,7 +583,7 @@ void mc_loop::a() {
     SEE(taken(s));
     SEE(set(out, IPPROTO_IP, IP_MULTICAST_LOOP, 0));
     SEE(sent(out, "three", "g1"));
-    SEE(taken(s, MSG_DONTWAIT));
+    SEE(taken(s, 100, MSG_DONTWAIT));
     SEE(set(out, IPPROTO_IP, IP_MULTICAST_LOOP, 1));
     SEE(set(out, IPPROTO_IP, IP_MULTICAST_TTL, 0));
     SEE(sent(out, "four", "g1"));
@@ -563,7 +607,7 @@ void mc_fragments::a() {
     SEE(taken(s));
     ask("b g1 big");
     SEE(taken(s));
-    SEE(taken(s, MSG_DONTWAIT));
+    SEE(taken(s, 100, MSG_DONTWAIT));
     by_ring(s, 1);
     tell("end");
 }
@@ -578,12 +622,12 @@ void mc_connected::a() {
     ask("b2 g1 no");
     ask("b g1 yes");
     SEE(taken(s));
-    SEE(taken(s, MSG_DONTWAIT));
+    SEE(taken(s, 100, MSG_DONTWAIT));
     const int t = member("g1");
     SEE(connect_to(t, "b"));
     ask("b g1 again");
     SEE(taken(s));
-    SEE(taken(t, MSG_DONTWAIT));
+    SEE(taken(t, 100, MSG_DONTWAIT));
     by_ring(s, 2);
     tell("end");
 }
@@ -602,7 +646,7 @@ void mc_waits::a() {
         SEE(waits.wakes());
     }
     SEE(ready(s));
-    SEE(taken(s, MSG_PEEK));
+    SEE(taken(s, 100, MSG_PEEK));
     SEE(taken(s));
     {
         Asleep waits([&] { return taken(s); });
@@ -636,7 +680,7 @@ void mc_handed_back::a() {
     ask("b g1 two");
     for (int fd : {s, other}) {
         SEE(taken(fd));
-        SEE(taken(fd, MSG_DONTWAIT));
+        SEE(taken(fd, 100, MSG_DONTWAIT));
     }
     SEE(leave(s, "g1"));
     SEE(join(s, "g1"));
@@ -655,13 +699,13 @@ void mc_fork::a() {
     const int child = fork();
     if (child == 0) {
         set_time(s, SO_RCVTIMEO, 5000);
-        const bool none = taken(s, MSG_DONTWAIT) == "-1 EAGAIN";
+        const bool none = taken(s, 100, MSG_DONTWAIT) == "-1 EAGAIN";
         tell("b g1 two");
         hear();
         _exit(none && taken(s) == "3 \"two\" from b:+0" ? 42 : 43);
     }
     SEE(outcome(child));
-    SEE(taken(s, MSG_DONTWAIT));
+    SEE(taken(s, 100, MSG_DONTWAIT));
     ask("b g1 three");
     SEE(taken(s));
     tell("end");
