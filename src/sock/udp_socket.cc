@@ -19,6 +19,7 @@
 #include "sock/fd_table.h"
 #include "sock/fork.h"
 #include "sock/option_rows.h"
+#include "sock/walk.h"
 
 namespace vma::sock {
 namespace {
@@ -69,11 +70,22 @@ void UdpSocket::read_names(int fd) {
 }
 
 Outcome UdpSocket::bind(int fd, const sockaddr* addr, socklen_t len) {
-    std::lock_guard guard(control_);
-    const int result = sys::bind(fd, addr, len);
-    if (result < 0) return Outcome::error(-result);
-    decide_receive(fd);
-    publish_state();
+    Endpoint contested;
+    {
+        std::lock_guard guard(control_);
+        const int result = sys::bind(fd, addr, len);
+        if (result < 0) return Outcome::error(-result);
+        decide_receive(fd);
+        publish_state();
+        if (is_contested_) contested = local_;
+    }
+    // Of sockets that share an address (SO_REUSEADDR) unicast is for the one that bound it last, so the first one's ring must not
+    // take it any more. Without our own lock: two may do this to each other.
+    if (contested.port != 0)
+        for_each_own_socket([&](Socket& other, int) {
+            if (&other != this && other.kind == ObjectKind::udp)
+                static_cast<UdpSocket&>(other).yield_unicast(contested);
+        });
     return Outcome::value(0);
 }
 
@@ -113,7 +125,7 @@ const Rules& UdpSocket::decided_by() {
 Reason UdpSocket::receive_obstacle(int fd, NetSpace& space) {
     const Rules& rules = decided_by();
     const auto view = space.monitor().view();
-    if (remote_.port == 0 && int_option(fd, SOL_SOCKET, SO_REUSEPORT))
+    if (remote_.port == 0 && (yields_ || int_option(fd, SOL_SOCKET, SO_REUSEPORT)))
         return Reason::reuseport_shared;
     if (remote_.port != 0) {
         if (!rules.decide(Role::udp_connect, remote_, &local_).offload) return Reason::rule;
@@ -214,16 +226,29 @@ void UdpSocket::follow_fragments() {
     }
 }
 
-// Its unicast datagrams go to the twin.
+// Its unicast datagrams go to the twin, but for those that its rings have already.
 void UdpSocket::leave_unicast() {
     drop_steering();
     const unsigned count = presence_count_.load(std::memory_order_relaxed);
     for (unsigned i = 0; i < count; i++) {
         Presence& p = presences_[i];
         LeaseGuard guard(p.shard->lease());
-        if (p.in_demux) p.shard->udp().demux.remove(p.endpoint->tuple());
+        if (!p.in_demux) continue;
+        p.shard->drain();
+        p.shard->udp().demux.remove(p.endpoint->tuple());
         p.in_demux = false;
     }
+}
+
+void UdpSocket::yield_unicast(const Endpoint& other) {
+    std::lock_guard guard(control_);
+    if (state() != SocketState::offloaded || remote_.port != 0 || local_.port != other.port ||
+        !(local_.addr.is_any() || local_.addr == other.addr))
+        return;
+    yields_ = true;
+    leave_unicast();
+    if (steer_groups(fd()) == 0) reason_.store(Reason::reuseport_shared, std::memory_order_relaxed);
+    publish_state();
 }
 
 void UdpSocket::leave_shards() {
@@ -346,6 +371,7 @@ void UdpSocket::decide_receive(int fd) {
         if (served == 0 && why == Reason::none)
             why = ruled_out ? Reason::rule : Reason::interface_unsupported;
     }
+    is_contested_ = why == Reason::flow_taken;
     if (served == 0) leave_unicast();
     const bool in_groups = steer_groups(fd) != 0;
     for (unsigned i = 0; i < old_count; i++) {
@@ -365,7 +391,7 @@ void UdpSocket::decide_receive(int fd) {
         waits_because_ = why;
         return;
     }
-    if (served == 0 && !in_groups && !only_receiving(why)) {
+    if (served == 0 && !in_groups && !only_receiving(why) && !yields_) {
         if (presence_count_.load(std::memory_order_relaxed) != 0) {
             // It was offloaded before: what is queued is read from here first.
             reason_.store(why, std::memory_order_relaxed);

@@ -146,6 +146,8 @@ class UdpSocket final : public Socket {
     void drop_steering();
     void follow_fragments();
     void leave_unicast();
+    // A socket of this process has bound what may be an address of this one, too.
+    void yield_unicast(const Endpoint& other);
     void follow_membership(int fd, const IpAddr& group);
     Shard* shard_of(const Membership& m, int fd);
     unsigned steer_groups(int fd);
@@ -251,6 +253,8 @@ class UdpSocket final : public Socket {
     std::atomic<bool> multicast_loop_{true};   // IP_MULTICAST_LOOP
     // Bound and undecided: what it will be kernel for.
     Reason waits_because_ = Reason::reuseport_shared;
+    bool is_contested_ = false;  // the flow of its address was somebody else's when it was decided
+    bool yields_ = false;        // its unicast is for it or for another one, as the kernel decides
     bool corked_ = false;                   // a datagram waits in the twin for the rest of it
     std::atomic<uint64_t> pacing_rate_{0};  // bytes per second; 0: as fast as may be
     std::atomic<uint32_t> send_buffer_{0};  // SO_SNDBUF as the twin has it, while there is a rate
