@@ -266,11 +266,21 @@ Outcome ioctl(int fd, unsigned long request, void* arg) {
             *static_cast<int*>(arg) = int(unsent.v);
             return Outcome::value(0);
         }
-        case FIOASYNC:
         case SIOCGSTAMP_OLD:
         case SIOCGSTAMPNS_OLD:
         case SIOCGSTAMP_NEW:
-        case SIOCGSTAMPNS_NEW:
+        case SIOCGSTAMPNS_NEW: {
+            const int64_t stamp = socket->last_stamp();
+            if (stamp == 0) return Outcome::kernel();
+            // Both structures in both forms are two numbers of 64 bits.
+            const bool is_nanos = request == SIOCGSTAMPNS_OLD || request == SIOCGSTAMPNS_NEW;
+            const int64_t parts[2] = {stamp / 1000000000,
+                                      stamp % 1000000000 / (is_nanos ? 1 : 1000)};
+            static_assert(sizeof parts == sizeof(timeval) && sizeof parts == sizeof(timespec));
+            std::memcpy(arg, parts, sizeof parts);
+            return Outcome::value(0);
+        }
+        case FIOASYNC:
             (void)socket->hand_back(Reason::unsupported_option);
             return Outcome::kernel();
         default:

@@ -83,6 +83,7 @@ class UdpReceive final : public WaitTarget {
         const long n = copy_datagram_out(datagram, msg_, flags_, wanted, local);
         if (!(flags_ & MSG_PEEK)) {
             note_received(datagram.payload.size(), datagram.info->arrival);
+            note_stamp(*datagram.info, wanted);
             presence.endpoint->consume();
             note_drained(presence);
         }
@@ -106,6 +107,7 @@ class UdpReceive final : public WaitTarget {
         msg_.msg_controllen = 0;
         taker_->put(socket_.keep(*presence.shard, std::move(packet), info.charge), text);
         note_received(text.iov_len, info.arrival);
+        note_stamp(info, socket_.wanted_.load(std::memory_order_relaxed));
         note_drained(presence);
         outcome = Outcome::value(long(text.iov_len));
         return true;
@@ -115,6 +117,11 @@ class UdpReceive final : public WaitTarget {
         SocketCounters::add(socket_.counters.rx_bytes, bytes);
         if (LatencyProbe* probe = socket_.latency.probe()) [[unlikely]]
             probe->received(arrival);
+    }
+    // As Linux, which keeps no stamp for the ioctl when it tells it with the datagram.
+    void note_stamp(const UdpRxInfo& info, uint32_t wanted) {
+        if (!(wanted & (kWantTimestamp | kWantTimestampNs | kWantStamping | kUntoldStamps)))
+            socket_.last_stamp_.store(info.realtime_ns, std::memory_order_relaxed);
     }
     void note_drained(const UdpSocket::Presence& presence) {
         if (presence.endpoint->readable()) return;
@@ -141,6 +148,7 @@ class UdpReceive final : public WaitTarget {
         if (n >= 0 && !(flags_ & MSG_PEEK)) {
             SocketCounters::add(socket_.counters.rx_os_packets, 1);
             SocketCounters::add(socket_.counters.rx_os_bytes, uint64_t(n));
+            socket_.last_stamp_.store(0, std::memory_order_relaxed);
         }
         outcome = n < 0 ? Outcome::error(int(-n)) : Outcome::value(n);
         return true;

@@ -71,6 +71,9 @@ class UdpSocket final : public Socket {
     void forget_locks_in_child() override;
     void become_twin_in_child() override;
 
+    // The receive stamp that SIOCGSTAMP tells; 0: it is the twin's to tell.
+    int64_t last_stamp() const { return last_stamp_.load(std::memory_order_relaxed); }
+
     void ring_writable() { watch.notify(EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND); }
     void ring_ready(
         const UdpEndpoint& endpoint);  // [lease of its shard] something was queued in it
@@ -255,6 +258,7 @@ class UdpSocket final : public Socket {
     Reason waits_because_ = Reason::reuseport_shared;
     bool is_contested_ = false;  // the flow of its address was somebody else's when it was decided
     bool yields_ = false;        // its unicast is for it or for another one, as the kernel decides
+    std::atomic<int64_t> last_stamp_{0};
     bool corked_ = false;                   // a datagram waits in the twin for the rest of it
     std::atomic<uint64_t> pacing_rate_{0};  // bytes per second; 0: as fast as may be
     std::atomic<uint32_t> send_buffer_{0};  // SO_SNDBUF as the twin has it, while there is a rate

@@ -4,6 +4,7 @@
 
 #include <linux/errqueue.h>
 #include <linux/net_tstamp.h>
+#include <linux/sockios.h>
 #include <netinet/ip.h>
 #include <netinet/udp.h>
 
@@ -180,6 +181,40 @@ void stamp_by_ioctl::a() {
     step("over");
 }
 void stamp_by_ioctl::b() { sends(2); }
+
+BEHAVIOUR(stamp_by_ioctl_late,
+          "SIOCGSTAMPNS for the first time after a datagram, and beside SO_TIMESTAMPNS");
+void stamp_by_ioctl_late::a() {
+    const int s = udp_pair();
+    timespec ts[4]{};
+    const auto later = [](const timespec& a, const timespec& b) {
+        return a.tv_sec > b.tv_sec || (a.tv_sec == b.tv_sec && a.tv_nsec > b.tv_nsec);
+    };
+    step("next");
+    SEE(got(s));
+    SEE(ioctl(s, SIOCGSTAMPNS, &ts[0]));
+    SEE(std::abs(int64_t(ts[0].tv_sec) - int64_t(time(nullptr))) < 20);
+    step("next");
+    SEE(got(s));
+    SEE(ioctl(s, SIOCGSTAMPNS, &ts[1]));
+    SEE(later(ts[1], ts[0]));
+    timeval tv{};
+    SEE(ioctl(s, SIOCGSTAMP, &tv));
+    SEE(tv.tv_sec == ts[1].tv_sec && tv.tv_usec == ts[1].tv_nsec / 1000);
+    SEE(set(s, SOL_SOCKET, SO_TIMESTAMPNS));
+    step("next");
+    SEE(got(s));
+    SEE(ioctl(s, SIOCGSTAMPNS, &ts[2]));
+    SEE(later(ts[2], ts[1]));
+    SEE(set(s, SOL_SOCKET, SO_TIMESTAMPNS, 0));
+    step("next");
+    SEE(got(s));
+    SEE(ioctl(s, SIOCGSTAMPNS, &ts[3]));
+    SEE(later(ts[3], ts[2]));
+    by_ring(s, 4);
+    step("over");
+}
+void stamp_by_ioctl_late::b() { sends(4); }
 
 BEHAVIOUR(send_tos, "IP_TOS with sendmsg(), as int and as byte; only this datagram has it");
 void send_tos::a() {
