@@ -146,6 +146,13 @@ void Shard::drain() {
         if (poll() == 0) return;
 }
 
+void Shard::poll_each(Duration spacing) {
+    const Instant now = monotonic_now();
+    if (now - spaced_at_ < spacing) return;
+    spaced_at_ = now;
+    poll();
+}
+
 void Shard::run_deadlines() {
     const Instant now = monotonic_now();
     if (deadline() > now && pacing_deadline() > now) return;

@@ -79,6 +79,8 @@ class Shard {
         const RingBacklog there = ring_->backlog();
         return there.end - there.at;
     }
+    // [lease] The same when it was last done so long ago.
+    void poll_each(Duration spacing);
     // [lease] What has arrived by now; what comes meanwhile, a flood perhaps, waits for the next.
     void drain();
     // Takes what is there, several batches; for the internal thread.
@@ -209,6 +211,7 @@ class Shard {
     uint64_t empty_polls_ = 0;        // [lease], as the next two
     uint64_t full_polls_ = 0;
     unsigned drained_max_ = 0;
+    Instant spaced_at_{};  // [lease] when poll_each() last polled
     std::atomic<int64_t> deadline_ns_{Instant::never().ns};
     std::atomic<int64_t> pacing_ns_{Instant::never().ns};
     std::atomic<bool> fragments_wait_{false};

@@ -16,6 +16,10 @@ struct Context {
     // Looks at a ring between two looks at the kernel socket; the variable unset, only the empty looks of calls that do not wait.
     static uint32_t kernel_poll_ratio();
     static bool kernel_poll_ratio_is_set();
+    // How often a ring is looked at also while the socket has data; 0: not then.
+    static Duration drain_spacing() {
+        return Duration::nanos(Runtime::options().rx_cq_drain_rate_nsec);
+    }
 };
 
 }  // namespace vma::sock

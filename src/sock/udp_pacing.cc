@@ -47,13 +47,19 @@ bool UdpSocket::has_room(Shard& shard) {
     return flow->has_room();
 }
 
-bool UdpSocket::wait_for_room(int fd, Shard& shard, int flags, Outcome* refused) {
+bool UdpSocket::told_no_room(int flags, size_t length, Outcome* answer) {
+    if (!nonblocking() && !(flags & MSG_DONTWAIT)) return false;
+    const Options& options = Runtime::options();
+    const bool drops = options.is_set(Opt::tx_nonblocked_eagains) && !options.tx_nonblocked_eagains;
+    SocketCounters::add(drops ? counters.tx_errors : counters.tx_eagain, 1);
+    *answer = drops ? Outcome::value(long(length)) : Outcome::error(EAGAIN);
+    return true;
+}
+
+bool UdpSocket::wait_for_room(int fd, Shard& shard, size_t length, int flags, Outcome* refused) {
     if (has_room(shard)) return true;
+    if (told_no_room(flags, length, refused)) return false;
     *refused = Outcome::error(EAGAIN);
-    if (nonblocking() || (flags & MSG_DONTWAIT)) {
-        SocketCounters::add(counters.tx_eagain, 1);
-        return false;
-    }
     const Duration timeout = send_timeout(fd);
     const Instant deadline = timeout.ns ? monotonic_now() + timeout : Instant::never();
     UdpRoom room(*this, shard);

@@ -74,6 +74,8 @@ class UdpReceive final : public WaitTarget {
     }
     bool from_ring(UdpSocket::Presence& presence) {
         LeaseGuard guard(presence.shard->lease());
+        if (const Duration spacing = Context::drain_spacing(); spacing.ns) [[unlikely]]
+            presence.shard->poll_each(spacing);
         UdpDatagram datagram;
         if (!UdpSocket::first_of_ring(presence, datagram)) return false;
         if (socket_.twin_is_older(fd_, *datagram.info)) return false;

@@ -286,7 +286,7 @@ Outcome UdpSocket::send(int fd, const msghdr* msg, int flags, SendCall) {
         (!d.may_fragment || length > kUdpMaxPayload4 || msg->msg_iovlen > kMostPieces))
         return send_by_twin(fd, msg, flags);
     if (Outcome refused; pacing_rate_.load(std::memory_order_relaxed) != 0 && !dummy &&
-                         !wait_for_room(fd, *d.shard, flags, &refused)) [[unlikely]]
+                         !wait_for_room(fd, *d.shard, length, flags, &refused)) [[unlikely]]
         return refused;
     const Outcome sent = send_by_ring(d, msg, length, segment, controls, dummy);
     if (dummy) {
@@ -295,7 +295,11 @@ Outcome UdpSocket::send(int fd, const msghdr* msg, int flags, SendCall) {
     }
     if (sent.kind == Outcome::Kind::error) {
         // The device did not take it (queue full, link down, MTU changed under us): the kernel's own path decides, and
-        // waits if the socket may wait.
+        // waits if the socket may wait, unless the user has said what a full queue is.
+        if (Outcome answer; (sent.v == EAGAIN || sent.v == ENOBUFS) &&
+                            Runtime::options().is_set(Opt::tx_nonblocked_eagains) &&
+                            told_no_room(flags, length, &answer))
+            return answer;
         return send_by_twin(fd, msg, flags);
     }
     SocketCounters::add(counters.tx_packets, segment ? (length + segment - 1) / segment : 1);

@@ -238,7 +238,9 @@ class UdpSocket final : public Socket {
     static int send_frame(Leaving& leaving, const TxFrame& frame);
     bool has_room(Shard& shard);
     // Waits, if the call may, until there is room for a datagram. False: *refused is the answer.
-    bool wait_for_room(int fd, Shard& shard, int flags, Outcome* refused);
+    bool wait_for_room(int fd, Shard& shard, size_t length, int flags, Outcome* refused);
+    // What a call that may not wait is told when there is none (VMA_TX_NONBLOCKED_EAGAINS). False: it may.
+    bool told_no_room(int flags, size_t length, Outcome* answer);
     static Duration send_timeout(int fd);  // SO_SNDTIMEO; 0: none
     bool is_writable() const;
     void flush_paced();

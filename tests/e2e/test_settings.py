@@ -5,6 +5,7 @@ TCP_INFO of the other end, its counters), from /proc or from the statistics. The
 import json
 import os
 import re
+import select
 import socket
 import subprocess
 import sys
@@ -28,10 +29,10 @@ class Settings(case.NetCase):
         self.tcp.listen(8)
         self.tcp.settimeout(20)
 
-    def start(self, what, *args, **variables):
+    def start(self, what, *args, until="ready", **variables):
         program = self.python(self.b, "settings.py", what, *args, preload=True, start=True, stdin=subprocess.PIPE,
                               env={"VMA_STATS_SHMEM_DIR": self.folder, **variables})
-        program.expect(r"(?m)^ready$", 20)
+        program.expect(rf"(?m)^{until}$", 20)
         return program
 
     def end(self, program):
@@ -119,6 +120,52 @@ class Settings(case.NetCase):
                 self.assertEqual(len(peer.recv(2000)), 1200)
                 self.assertEqual(self.a.counters("Ip")["ReasmReqds"] - before, fragments)
                 self.end(program)
+
+    def test_drain(self):
+        """Reading what is queued looks at the ring each time, or not at all: the first read takes it in."""
+        count = 200
+        for value, least, most in (("0", 0, count // 2), ("1", count, None)):
+            program = self.start("queued", self.b.ip, PORT, count, until="bound", VMA_RX_CQ_DRAIN_RATE_NSEC=value)
+            with self.a.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+                for _ in range(count):
+                    peer.sendto(b"queued", (self.b.ip, PORT))
+            looks = self.looks(program)
+            program.tell("read")
+            program.expect(r"(?m)^ready$", 20)
+            looks = self.looks(program) - looks
+            self.assertGreaterEqual(looks, least)
+            if most:
+                self.assertLess(looks, most)
+            self.end(program)
+
+    def looks(self, program):
+        """At the rings of the program."""
+        return sum(ring["polls"] + ring["empty_polls"] for ring in self.process(program)["rings"])
+
+    def test_no_room(self):
+        """Datagrams that wait for their rate fill the send buffer of a socket that does not wait."""
+        rate, count, size = 10_000_000, 600, 1000
+        self.introduce(self.a, self.b)
+        for value in ("", "1", "0"):
+            with self.a.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+                peer.bind((self.a.ip, PORT))
+                peer.settimeout(5)
+                program = self.python(self.b, "udp_paced.py", "poll", self.a.ip, PORT, rate, count, size, start=True, preload=True,
+                                      stdin=subprocess.PIPE, env={"VMA_TX_NONBLOCKED_EAGAINS": value} if value else None)
+                program.expect(r"(?m)^\{.*\}$", 20)
+                self.end(program)
+                told = json.loads(next(line for line in program.out.splitlines() if line.startswith("{")))
+                got = 0
+                while got < count and select.select([peer], [], [], 0.5)[0]:
+                    peer.recv(2000)
+                    got += 1
+                if value == "0":
+                    self.assertEqual(told["full"], 0)
+                    self.assertTrue(0 < got < count, got)
+                else:
+                    self.assertGreater(told["full"], 0)
+                    self.assertEqual(got, count)
 
     def test_internal_thread(self):
         """The thread is where the settings put it."""

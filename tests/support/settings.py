@@ -88,6 +88,18 @@ def looks(ip, port, most):
     return s
 
 
+def queued(ip, port, count):
+    """Reads so many datagrams, which wait, when it is told to."""
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+    s.bind((ip, int(port)))
+    print("bound", flush=True)
+    sys.stdin.readline()
+    for _ in range(int(count)):
+        s.recv(100, socket.MSG_DONTWAIT)
+    return s
+
+
 def crash(ip, port):
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     s.bind((ip, int(port)))
@@ -95,7 +107,7 @@ def crash(ip, port):
     ctypes.string_at(8)
 
 
-MODES = (connect, listen, datagram, options, unread, answers, looks, crash)
+MODES = (connect, listen, datagram, options, unread, answers, looks, queued, crash)
 sockets = {mode.__name__: mode for mode in MODES}[sys.argv[1]](*sys.argv[2:])
 print("ready", flush=True)
 sys.stdin.read()
