@@ -59,6 +59,9 @@ class Shard {
     UdpPacing& pacing() { return *pacing_; }
     IpIdCounters& ip_ids() { return *ip_ids_; }
     KeptPackets& kept() { return kept_; }  // [lease]
+    KeptPackets& lent() {
+        return lent_;
+    }  // [lease] the same for SocketXtreme: found by their pieces
     const RingCaps& caps() const { return caps_; }
     const MacAddr& mac() const { return mac_; }
     int ifindex() const { return ifindex_; }
@@ -194,7 +197,7 @@ class Shard {
     TcpEngine* tcp_ = nullptr;
     UdpPacing* pacing_ = nullptr;
     IpIdCounters* ip_ids_ = nullptr;
-    KeptPackets kept_;
+    KeptPackets kept_, lent_;
     ArenaRoot* root_ = nullptr;
     void* records_ = nullptr;  // [lease] given back, singly linked
     Ring* ring_ = nullptr;

@@ -25,6 +25,8 @@ int ask_library(const Ask& ask) {
     return result < 0 ? -1 : result;
 }
 
+inline timespec to_timespec(int64_t ns) { return {ns / 1000000000, ns % 1000000000}; }
+
 // The configuration is read, the log runs.
 inline bool started() { return sock::start(getauxval(AT_SECURE) != 0); }
 

@@ -7,8 +7,6 @@
 namespace vma::extra {
 namespace {
 
-timespec to_timespec(int64_t ns) { return {ns / 1000000000, ns % 1000000000}; }
-
 template <size_t info_size>
 sock::ScreenAnswer show(const sock::ShownPacket& packet, void* callback, void* context) {
     iovec text = packet.text;

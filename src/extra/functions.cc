@@ -38,20 +38,26 @@ int dump_fd_stats(int fd, int log_level) {
     });
 }
 
+namespace {
+
+// SocketXtreme polls one ring of a socket, the first.
+int rings_of(int fd, std::span<int> out) {
+    const sock::Using object{fd};
+    sock::Socket* const socket = object.socket();
+    const int count = socket ? int(socket->ring_fds(out)) : 0;
+    return sock::Xtreme::on() ? std::min(count, 1) : count;
+}
+
+}  // namespace
+
 int get_socket_rings_num(int fd) {
-    return ask_library([=] {
-        const sock::Using object{fd};
-        sock::Socket* const socket = object.socket();
-        return socket ? int(socket->ring_fds({})) : 0;
-    });
+    return ask_library([=] { return rings_of(fd, {}); });
 }
 
 int get_socket_rings_fds(int fd, int* ring_fds, int size) {
     return ask_library([=] {
         if (ring_fds == nullptr || size <= 0) return -EINVAL;
-        const sock::Using object{fd};
-        sock::Socket* const socket = object.socket();
-        return socket ? std::min(int(socket->ring_fds({ring_fds, size_t(size)})), size) : 0;
+        return std::min(rings_of(fd, {ring_fds, size_t(size)}), size);
     });
 }
 

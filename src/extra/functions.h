@@ -13,6 +13,10 @@ int recvfrom_zcopy_606(int s, void* buf, size_t len, int* flags, sockaddr* from,
                        socklen_t* fromlen);
 int register_recv_callback_606(int s, vma_recv_callback_t callback, void* context);
 int free_datagrams(int s, void** ids, size_t count);
+int socketxtreme_poll(int fd, vma_completion_t* completions, unsigned n, int flags);
+int socketxtreme_free_vma_packets(vma_packet_desc_t* packets, int num);
+int socketxtreme_ref_vma_buff(vma_buff_t* buff);
+int socketxtreme_free_vma_buff(vma_buff_t* buff);
 int add_conf_rule(const char* line);
 int thread_offload(int offload, pthread_t thread);
 int dump_fd_stats(int fd, int log_level);

@@ -70,6 +70,7 @@ Outcome setsockopt(int fd, int level, int name, const void* value, socklen_t len
         if (len != sizeof data) return Outcome::error(EINVAL);
         std::memcpy(&data, value, sizeof data);
         socket->user_data.store(data, std::memory_order_relaxed);
+        socket->has_user_data.store(true, std::memory_order_release);
     } else {
         uint32_t tag;
         if (len != sizeof tag) return Outcome::error(EINVAL);

@@ -25,7 +25,9 @@ constexpr uint64_t kSupported =
     VMA_EXTRA_API_FREE_PACKETS | VMA_EXTRA_API_ADD_CONF_RULE | VMA_EXTRA_API_THREAD_OFFLOAD |
     VMA_EXTRA_API_DUMP_FD_STATS | VMA_EXTRA_API_GET_SOCKET_RINGS_NUM |
     VMA_EXTRA_API_GET_SOCKET_RINGS_FDS | VMA_EXTRA_API_GET_SOCKET_TX_RING_FD |
-    VMA_EXTRA_API_GET_SOCKET_NETWORK_HEADER;
+    VMA_EXTRA_API_GET_SOCKET_NETWORK_HEADER | VMA_EXTRA_API_SOCKETXTREME_POLL |
+    VMA_EXTRA_API_SOCKETXTREME_FREE_VMA_PACKETS | VMA_EXTRA_API_SOCKETXTREME_REF_VMA_BUFF |
+    VMA_EXTRA_API_SOCKETXTREME_FREE_VMA_BUFF;
 
 // Given out as pointers to what may be changed, as VMA's are: some programs put functions of their own in.
 vma_api_t g_newest = {
@@ -34,13 +36,13 @@ vma_api_t g_newest = {
     .free_packets = free_packets,
     .add_conf_rule = add_conf_rule,
     .thread_offload = thread_offload,
-    .socketxtreme_poll = not_there,
+    .socketxtreme_poll = socketxtreme_poll,
     .get_socket_rings_num = get_socket_rings_num,
     .get_socket_rings_fds = get_socket_rings_fds,
     .get_socket_tx_ring_fd = get_socket_tx_ring_fd,
-    .socketxtreme_free_vma_packets = not_there,
-    .socketxtreme_ref_vma_buff = not_there,
-    .socketxtreme_free_vma_buff = not_there,
+    .socketxtreme_free_vma_packets = socketxtreme_free_vma_packets,
+    .socketxtreme_ref_vma_buff = socketxtreme_ref_vma_buff,
+    .socketxtreme_free_vma_buff = socketxtreme_free_vma_buff,
     .dump_fd_stats = dump_fd_stats,
     .vma_add_ring_profile = not_there,
     .get_socket_network_header = get_socket_network_header,
@@ -58,13 +60,13 @@ Layout902 g_902 = {
     .free_packets = free_packets,
     .add_conf_rule = add_conf_rule,
     .thread_offload = thread_offload,
-    .socketxtreme_poll = not_there,
+    .socketxtreme_poll = socketxtreme_poll,
     .get_socket_rings_num = get_socket_rings_num,
     .get_socket_rings_fds = get_socket_rings_fds,
     .get_socket_tx_ring_fd = get_socket_tx_ring_fd,
-    .socketxtreme_free_vma_packets = not_there,
-    .socketxtreme_ref_vma_buff = not_there,
-    .socketxtreme_free_vma_buff = not_there,
+    .socketxtreme_free_vma_packets = socketxtreme_free_vma_packets,
+    .socketxtreme_ref_vma_buff = socketxtreme_ref_vma_buff,
+    .socketxtreme_free_vma_buff = socketxtreme_free_vma_buff,
     .dump_fd_stats = dump_fd_stats,
     .cyclic_buffer_read = not_there,
     .add_ring_profile = not_there,

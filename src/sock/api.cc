@@ -154,7 +154,8 @@ Outcome listen(int fd, int backlog) {
     TcpSocket* socket = object.tcp();
     if (socket == nullptr) return Outcome::kernel();
     const Outcome outcome = socket->listen(fd, backlog);
-    if (Runtime::options().listen_eager) socket->activate_listener(fd);
+    // SocketXtreme accepts: nobody calls accept().
+    if (Runtime::options().listen_eager || Xtreme::on()) socket->activate_listener(fd);
     return outcome;
 }
 

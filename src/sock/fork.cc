@@ -141,6 +141,7 @@ void fork_in_child() {
     epoll_forget_in_child();
     thread_offload_forget_in_child();
     Screens::forget_in_child();
+    Xtreme::forget_in_child();
     stats_forget_in_child();
     broker_forget_in_child(door);
     Runtime::forget_in_child();

@@ -20,6 +20,7 @@
 #include "sock/pollable.h"
 #include "sock/screen.h"
 #include "sock/wait.h"
+#include "sock/xtreme.h"
 #include "stats/layout.h"
 
 namespace vma::sock {
@@ -56,6 +57,9 @@ class Socket : public Pollable {
           generation(generation_number),
           fd_(fd) {
         if (log_enabled(LogLevel::debug)) latency.turn(true);
+        if (!Xtreme::on()) return;
+        xtreme.socket = this;
+        watch.set_turn(xtreme);
     }
 
     const int domain, type, protocol;
@@ -99,8 +103,16 @@ class Socket : public Pollable {
     // False: this socket has given out none of this id.
     bool give_back(const void* id);
 
+    // ---- SocketXtreme (xtreme.h)
+    XtremeTurn xtreme;
+    // Puts the packets and connections of its rings out. False: there is more, and no room or no memory for it now.
+    virtual bool complete(Completions& out) = 0;
+    // [lease of `shard`] A packet of it that was lent has come back.
+    void piece_returned(Shard& shard, const Kept& kept);
+
     // ---- SO_VMA_USER_DATA, SO_VMA_FLOW_TAG: kept for the program
     std::atomic<uint64_t> user_data{0};
+    std::atomic<bool> has_user_data{false};
     std::atomic<uint32_t> flow_tag{0};
 
     // ---- Receive callback (screen.h)
@@ -132,6 +144,7 @@ class Socket : public Pollable {
         Pollable::forget_locks_in_child();
         new (&control_) std::mutex;
         screening.forget_in_child();
+        xtreme.forget_in_child();
     }
     // In a forked child: the twin is all there is.
     virtual void become_twin_in_child() = 0;
@@ -153,7 +166,11 @@ class Socket : public Pollable {
     void take_share(Shard& shard);
     // The owner is through with the socket: whoever waits for an answer has it. No lease is held.
     void give_share();
-    // The program has closed the socket: what it still has is the pool's again.
+    // [lease of `shard`] As keep(), for SocketXtreme; `text` lies in the packet. lend_copy(): it fills no buffer of the socket.
+    PacketPiece& lend(Shard& shard, Packet packet, const iovec& text, uint32_t charge,
+                      Seq connection = {});
+    static PacketPiece& lend_copy(Shard& shard, Packet packet, const iovec& text);
+    // The program has closed the socket: what it still has is the pool's again, but for what SocketXtreme has lent.
     void reclaim_kept();
     // Is there something to show?
     virtual bool unscreened() = 0;

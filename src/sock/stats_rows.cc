@@ -77,7 +77,7 @@ stats::RingNumbers numbers_of(Shard& shard, const RingCounters& c) {
     n.backlog = shard.backlog();
     const PoolCounters& pool = shard.pool().counters();
     n.pool_in_use = pool.in_use;
-    n.kept = shard.kept().now();
+    n.kept = shard.kept().now() + shard.lent().now();
     n.kept_reclaimed = shard.kept().reclaimed();
     n.pool_free = pool.free;
     n.pool_bytes = pool.bytes_in_use;

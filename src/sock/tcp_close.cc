@@ -160,6 +160,7 @@ void TcpSocket::teardown() {
     reclaim_kept();
     end_connection();
     Screens::remove(*this);  // no ring tells it anything any more
+    Xtreme::remove(*this);
     give_share();
 }
 

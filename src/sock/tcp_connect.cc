@@ -266,6 +266,7 @@ Outcome TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len, TcpFirst
         remote_ = to;
         reason_.store(Reason::none, std::memory_order_relaxed);
         state_.store(SocketState::offloaded, std::memory_order_release);
+        Xtreme::settle(*this, *shard);
         VMA_PROBE4(connect, fd, &connection_->tcb, to.addr.v4_host(), to.port);
         syn_held_.store(first != nullptr && first->hold, std::memory_order_release);
         update_ready();

@@ -388,6 +388,7 @@ bool TcpSocket::enter_ring(const ShmMessage& theirs, bool held) {
     if (cross_twin_.fd() != fd()) cross_twin_.reset();  // nobody is in the kernel
     moving_.store(false, std::memory_order_seq_cst);
     publish_state();
+    Xtreme::settle(*this, *shard);
     watch.notify();
     vma_log(debug, "sock", "fd {}: by shared memory from now on", fd());
     return true;

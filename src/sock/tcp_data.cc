@@ -220,11 +220,7 @@ class TcpTransfer final : public WaitTarget {
     }
     bool finish_receive() {
         Receive& r = *receive;
-        SocketCounters::add(socket_.counters.rx_packets, 1);
-        SocketCounters::add(socket_.counters.rx_bytes, r.done);
-        if (LatencyProbe* probe = socket_.latency.probe(); probe && !(r.flags & MSG_PEEK))
-            [[unlikely]]
-            probe->received(tcb().ack.last_data);
+        socket_.note_received(r.done, r.flags & MSG_PEEK);
         outcome = Outcome::value(long(r.done));
         return true;
     }
@@ -369,6 +365,13 @@ bool TcpSocket::send_while_crossing(const msghdr* msg, int flags, size_t* sent, 
         }
     }
     return false;
+}
+
+void TcpSocket::note_received(size_t bytes, bool peeked) {
+    SocketCounters::add(counters.rx_packets, 1);
+    SocketCounters::add(counters.rx_bytes, bytes);
+    if (LatencyProbe* probe = latency.probe(); probe && !peeked) [[unlikely]]
+        probe->received(connection_->tcb.ack.last_data);
 }
 
 // [lease] The next unread frame, in memory that stays where it is; empty: there is none, or no memory.

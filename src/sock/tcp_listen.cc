@@ -141,6 +141,7 @@ void TcpSocket::activate_listener(int fd) {
             continue;
         }
         listeners_[listeners_count_++] = {shard, *listener};
+        Xtreme::settle(*this, *shard, listeners_count_ > 1);
     }
     network_generation_ = space_->generation();
     if (listeners_count_ == 0)
@@ -245,6 +246,7 @@ TcpSocket* TcpSocket::accept_from_ring(int, int flags, int* new_fd, int* error) 
             sys::close(fd);
             continue;
         }
+        Xtreme::settle(*socket, shard);
         VMA_PROBE4(accept, fd, &socket->connection_->tcb, socket->remote_.addr.v4_host(),
                    socket->remote_.port);
         *new_fd = fd;
@@ -280,6 +282,68 @@ void put_name(const Endpoint& name, sockaddr* addr, socklen_t* len) {
 
 }  // namespace
 
+// One connection out of our own queues or the kernel's. False: there is none now.
+bool TcpSocket::accept_one(int fd, sockaddr* addr, socklen_t* len, int flags, Outcome* out) {
+    int new_fd = -1, error = 0;
+    if (state() == SocketState::kernel) {  // handed back meanwhile
+        *out = Outcome::kernel();
+        return true;
+    }
+    if (TcpSocket* socket = accept_from_ring(fd, flags, &new_fd, &error)) {
+        if (addr && len && int(*len) < 0) {  // found out too late, in Linux as well
+            release_object(socket);
+            sys::close(new_fd);
+            *out = Outcome::error(EINVAL);
+            return true;
+        }
+        if (addr && len) put_name(socket->remote_, addr, len);
+        if (!FdTable::install(new_fd, socket)) {
+            release_object(socket);
+            sys::close(new_fd);
+            *out = Outcome::error(EMFILE);
+            return true;
+        }
+        *out = Outcome::value(new_fd);
+        return true;
+    }
+    if (error) {
+        *out = Outcome::error(error);
+        return true;
+    }
+    if (kernel_news_.exchange(false, std::memory_order_acq_rel) && kernel_listener_readable(fd)) {
+        sockaddr_storage name{};
+        socklen_t size = sizeof name;
+        int got = int(sys::raw(SYS_accept4, fd, sys::ptr(&name), sys::ptr(&size), flags));
+        kernel_news_.store(true, std::memory_order_release);
+        if (got == -EAGAIN) return false;
+        if (got < 0) {
+            *out = Outcome::error(-got);
+            return true;
+        }
+        Endpoint peer;
+        Endpoint::from_sockaddr(reinterpret_cast<sockaddr*>(&name), size, peer);
+        // Some of what waited could be handed over, some is still here.
+        if (Handover* const handover = handed_over(); handover && is_stand_in(name)) {
+            got = settle_accepted(*handover, got, peer, flags);
+            if (got < 0) return false;
+        }
+        if (addr && len && int(*len) < 0) {
+            sys::close(got);
+            *out = Outcome::error(EINVAL);
+            return true;
+        }
+        if (addr && len) put_name(peer, addr, len);
+        accepted_by_kernel(fd, got, flags);
+        *out = Outcome::value(got);
+        return true;
+    }
+    if (read_shutdown_.load(std::memory_order_relaxed)) {
+        *out = Outcome::error(EINVAL);
+        return true;
+    }
+    return false;
+}
+
 Outcome TcpSocket::accept(int fd, sockaddr* addr, socklen_t* len, int flags) {
     activate_listener(fd);
     if (state() != SocketState::offloaded ||
@@ -291,67 +355,7 @@ Outcome TcpSocket::accept(int fd, sockaddr* addr, socklen_t* len, int flags) {
     }
     if (flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) return Outcome::error(EINVAL);
     Outcome outcome = Outcome::error(EAGAIN);
-    const auto attempt = [&] {
-        int new_fd = -1, error = 0;
-        if (state() == SocketState::kernel) {  // handed back meanwhile
-            outcome = Outcome::kernel();
-            return true;
-        }
-        if (TcpSocket* socket = accept_from_ring(fd, flags, &new_fd, &error)) {
-            if (addr && len && int(*len) < 0) {  // found out too late, in Linux as well
-                release_object(socket);
-                sys::close(new_fd);
-                outcome = Outcome::error(EINVAL);
-                return true;
-            }
-            if (addr && len) put_name(socket->remote_, addr, len);
-            if (!FdTable::install(new_fd, socket)) {
-                release_object(socket);
-                sys::close(new_fd);
-                outcome = Outcome::error(EMFILE);
-                return true;
-            }
-            outcome = Outcome::value(new_fd);
-            return true;
-        }
-        if (error) {
-            outcome = Outcome::error(error);
-            return true;
-        }
-        if (kernel_news_.exchange(false, std::memory_order_acq_rel) &&
-            kernel_listener_readable(fd)) {
-            sockaddr_storage name{};
-            socklen_t size = sizeof name;
-            int got = int(sys::raw(SYS_accept4, fd, sys::ptr(&name), sys::ptr(&size), flags));
-            kernel_news_.store(true, std::memory_order_release);
-            if (got == -EAGAIN) return false;
-            if (got < 0) {
-                outcome = Outcome::error(-got);
-                return true;
-            }
-            Endpoint peer;
-            Endpoint::from_sockaddr(reinterpret_cast<sockaddr*>(&name), size, peer);
-            // Some of what waited could be handed over, some is still here.
-            if (Handover* const handover = handed_over(); handover && is_stand_in(name)) {
-                got = settle_accepted(*handover, got, peer, flags);
-                if (got < 0) return false;
-            }
-            if (addr && len && int(*len) < 0) {
-                sys::close(got);
-                outcome = Outcome::error(EINVAL);
-                return true;
-            }
-            if (addr && len) put_name(peer, addr, len);
-            accepted_by_kernel(fd, got, flags);
-            outcome = Outcome::value(got);
-            return true;
-        }
-        if (read_shutdown_.load(std::memory_order_relaxed)) {
-            outcome = Outcome::error(EINVAL);
-            return true;
-        }
-        return false;
-    };
+    const auto attempt = [&] { return accept_one(fd, addr, len, flags, &outcome); };
     if (nonblocking()) {
         if (!kernel_news_.load(std::memory_order_relaxed)) TwinEvents::drain();
         attempt();

@@ -69,6 +69,7 @@ class TcpSocket final : public Socket {
     void set_screen(const Screen& screen) override;
     bool unscreened() override;
     Showing show_one(AskProgram ask) override;
+    bool complete(Completions& out) override;
     // SO_LINGER with a time: before the descriptor goes, waits until everything is acknowledged or the time is over.
     void linger();
     // A listener is served by the kernel until this process shows that it accepts here (process-model.md section 4).
@@ -198,6 +199,11 @@ class TcpSocket final : public Socket {
     Outcome connect_result();
     Outcome rehearse(const msghdr* msg, int flags);
     Packet keep_frame();
+    void take_pieces(Completion& done);
+    void cut_piece(Completion& done);
+    bool accept_all(Completions& out);
+    bool accept_one(int fd, sockaddr* addr, socklen_t* len, int flags, Outcome* out);
+    void note_received(size_t bytes, bool peeked = false);  // [lease]
     // [lease] Unread text that waits for the callback: all of it or none. While something is readable, what comes joins it.
     bool held_by_screen() const {
         return screening.on() && !passing_ && tcp::unread_bytes(connection_->tcb) > 0;

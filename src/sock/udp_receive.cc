@@ -84,10 +84,9 @@ class UdpReceive final : public WaitTarget {
         const uint32_t local = wanted & kWantPktinfo ? socket_.local_for(datagram) : 0;
         const long n = copy_datagram_out(datagram, msg_, flags_, wanted, local);
         if (!(flags_ & MSG_PEEK)) {
-            note_received(datagram.payload.size(), datagram.info->arrival);
-            note_stamp(*datagram.info, wanted);
+            socket_.note_received(datagram.payload.size(), *datagram.info);
             presence.endpoint->consume();
-            note_drained(presence);
+            socket_.note_drained(presence);
         }
         outcome = Outcome::value(n);
         return true;
@@ -108,27 +107,10 @@ class UdpReceive final : public WaitTarget {
         copy_source_out(info, msg_);
         msg_.msg_controllen = 0;
         taker_->put(socket_.keep(*presence.shard, std::move(packet), info.charge), text);
-        note_received(text.iov_len, info.arrival);
-        note_stamp(info, socket_.wanted_.load(std::memory_order_relaxed));
-        note_drained(presence);
+        socket_.note_received(text.iov_len, info);
+        socket_.note_drained(presence);
         outcome = Outcome::value(long(text.iov_len));
         return true;
-    }
-    void note_received(size_t bytes, Instant arrival) {
-        SocketCounters::add(socket_.counters.rx_packets, 1);
-        SocketCounters::add(socket_.counters.rx_bytes, bytes);
-        if (LatencyProbe* probe = socket_.latency.probe()) [[unlikely]]
-            probe->received(arrival);
-    }
-    // As Linux, which keeps no stamp for the ioctl when it tells it with the datagram.
-    void note_stamp(const UdpRxInfo& info, uint32_t wanted) {
-        if (!(wanted & (kWantTimestamp | kWantTimestampNs | kWantStamping | kUntoldStamps)))
-            socket_.last_stamp_.store(info.realtime_ns, std::memory_order_relaxed);
-    }
-    void note_drained(const UdpSocket::Presence& presence) {
-        if (presence.endpoint->readable()) return;
-        const auto bit = uint32_t(1) << (&presence - socket_.presences_.data());
-        socket_.ring_ready_.fetch_and(~bit, std::memory_order_release);
     }
 
     bool from_twin() {
@@ -166,6 +148,23 @@ class UdpReceive final : public WaitTarget {
     Shard* shards_[UdpSocket::kMaxPresence];
     unsigned shard_count_ = 0;
 };
+
+void UdpSocket::note_received(size_t bytes, const UdpRxInfo& info) {
+    SocketCounters::add(counters.rx_packets, 1);
+    SocketCounters::add(counters.rx_bytes, bytes);
+    if (LatencyProbe* probe = latency.probe()) [[unlikely]]
+        probe->received(info.arrival);
+    // As Linux, which keeps no stamp for the ioctl when it tells it with the datagram.
+    if (!(wanted_.load(std::memory_order_relaxed) &
+          (kWantTimestamp | kWantTimestampNs | kWantStamping | kUntoldStamps)))
+        last_stamp_.store(info.realtime_ns, std::memory_order_relaxed);
+}
+
+void UdpSocket::note_drained(const Presence& presence) {
+    if (presence.endpoint->readable()) return;
+    const auto bit = uint32_t(1) << (&presence - presences_.data());
+    ring_ready_.fetch_and(~bit, std::memory_order_release);
+}
 
 void UdpSocket::kept_returned(Shard& shard, const Kept& kept) {
     const unsigned count = presence_count_.load(std::memory_order_acquire);

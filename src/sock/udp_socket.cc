@@ -158,6 +158,7 @@ UdpSocket::Presence* UdpSocket::presence_in(Shard& shard) {
     endpoint->set_whole_trains(wanted_.load(std::memory_order_relaxed) & kWantGro);
     presences_[count] = {&shard, endpoint, false};
     presence_count_.store(count + 1, std::memory_order_release);
+    Xtreme::settle(*this, shard, count != 0);
     return &presences_[count];
 }
 
@@ -429,6 +430,7 @@ void UdpSocket::teardown() {
     reclaim_kept();
     leave_shards();
     Screens::remove(*this);  // no ring tells it anything any more
+    Xtreme::remove(*this);
     // A child may hold the descriptor: what is queued is its to read.
     if (const ShareRecord* record = share(); record && record->forks != forks_so_far())
         move_queue_to_twin();

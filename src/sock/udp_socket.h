@@ -60,6 +60,7 @@ class UdpSocket final : public Socket {
     void set_screen(const Screen& screen) override;
     bool unscreened() override;
     Showing show_one(AskProgram ask) override;
+    bool complete(Completions& out) override;
     // From now on everything goes to the twin, what is queued included; what cannot be moved is still read from here first.
     // Idempotent.
     bool hand_back(Reason why) override;
@@ -143,6 +144,8 @@ class UdpSocket final : public Socket {
         : Socket(ObjectKind::udp, generation_number, fd, socket_domain, socket_type,
                  socket_protocol) {}
 
+    void note_received(size_t bytes, const UdpRxInfo& info);
+    void note_drained(const Presence& presence);  // [lease] perhaps
     void decide_receive(int fd);
     Reason receive_obstacle(int fd, NetSpace& space);
     const Rules& decided_by();

@@ -7,6 +7,7 @@
 
 #include "base/sys.h"
 #include "sock/epoll.h"
+#include "sock/xtreme.h"
 
 namespace vma::sock {
 namespace {
@@ -109,6 +110,7 @@ void Watch::notify_all(uint32_t events) {
     for (Sleeper* s = sleepers_.front(); s; s = sleepers_.next(*s)) s->notify();
     for (ListHook* h = items_.next; h != &items_; h = h->next)
         epoll_item_changed(*item_of(h), events);
+    if (turn_ != nullptr && events != 0) turn_->changed(events);
 }
 
 EpollItem* Watch::pop_item() {

@@ -33,6 +33,7 @@ struct Sleeper {
 };
 
 struct EpollItem;
+class XtremeTurn;
 
 class Watch {
   public:
@@ -48,6 +49,11 @@ class Watch {
         if (watchers_.load(std::memory_order_acquire) != 0) notify_all(events);
     }
     bool watched() const { return watchers_.load(std::memory_order_relaxed) != 0; }
+    // SocketXtreme: the turn hears of everything, for the life of the socket. Before anybody else knows the socket.
+    void set_turn(XtremeTurn& turn) {
+        turn_ = &turn;
+        watchers_.fetch_add(1, std::memory_order_acq_rel);
+    }
     // The first membership for which match(EpollItem&) holds, or null; match runs under the lock.
     template <class Match>
     EpollItem* find_item(Match&& match) {
@@ -67,6 +73,7 @@ class Watch {
     SpinLock lock_;
     List<Sleeper, &Sleeper::hook> sleepers_;
     ListHook items_{&items_, &items_};  // EpollItem::watch_hook
+    XtremeTurn* turn_ = nullptr;
 };
 
 }  // namespace vma::sock

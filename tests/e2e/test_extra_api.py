@@ -12,7 +12,7 @@ import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
-from netns import binary, eventually, preload_env
+from netns import SoftHcaNet, binary, eventually, preload_env
 
 LAYOUTS = (606, 902, 908)
 PORT = 7100  # of the peer, UDP and TCP
@@ -40,9 +40,12 @@ class Program(case.NetCase):
         (process,) = json.loads(done.out)["processes"]
         return process
 
+    def environment(self):
+        return preload_env(VMA_STATS_SHMEM_DIR=self.folder)
+
     def start(self, part, layout=908, plain=False, preload=True):
         """plain: asks as a program that was compiled against VMA's header."""
-        env = preload_env(VMA_STATS_SHMEM_DIR=self.folder) if preload else {}
+        env = self.environment() if preload else {}
         if plain and preload:
             env["VMA_EXTRA_API_LAYOUT"] = str(layout)
         line = [binary(f"{self.program}_{layout}"), part, self.a.ip, str(PORT), *(["plain"] if plain else [])]
@@ -305,6 +308,124 @@ class Callback(Program):
             self.assertGreater(min(ways), 0, got[0])
             program.expect(r"(?m)^good$", 20)
         self.end(program)
+
+
+class Xtreme:
+    """SocketXtreme: everything by polling a ring, whichever kind it is."""
+
+    program = "extra_xtreme"
+    AT = 7181
+    ring_kind = "packet"
+    mode = {"VMA_SOCKETXTREME": "1"}
+
+    def environment(self):
+        return super().environment() | self.mode
+
+    def test_errors(self):
+        for layout in LAYOUTS[1:]:
+            with self.subTest(layout=layout):
+                self.run_part("errors", layout=layout)
+
+    def send(self, numbers):
+        for number in numbers:
+            self.udp.sendto(b"datagram %d" % number, (self.b.ip, self.AT))
+
+    def test_datagrams(self):
+        for layout in LAYOUTS[1:]:
+            with self.subTest(layout=layout), self.past_the_kernel(self.b, 21):
+                program = self.start("udp", layout)
+                program.expect(r"(?m)^ready$", 20)
+                self.send(range(20))
+                program.expect(r"(?m)^more$", 20)
+                self.send([20])
+                program.expect(r"(?m)^kept$", 20)
+                counters = self.sockets(program)[str(self.AT)]["counters"]
+                self.assertEqual([counters[name] for name in ("rx_zcopy", "rx_kept", "rx_packets")], [21, 20, 21])
+                self.assertEqual([(r["kind"], r["kept"]) for r in self.stats(program)["rings"]], [(self.ring_kind, 20)])
+                program.tell("go on")
+                program.expect(r"(?m)^good$", 20)
+                self.assertEqual([(r["kept"], r["kept_reclaimed"]) for r in self.stats(program)["rings"]], [(0, 0)])
+                self.end(program)
+
+    def test_stream(self):
+        program = self.start("tcp")
+        with self.tcp.accept()[0] as connection:
+            connection.settimeout(20)
+            text = bytes(i % 251 for i in range(1_000_000))
+            connection.sendall(text[:10_000])
+            program.expect(r"(?m)^kept$", 20)
+            kept = [s["counters"]["rx_kept"] for s in self.sockets(program).values() if "counters" in s]
+            self.assertGreater(max(kept), 0)
+            program.tell("go on")
+            connection.sendall(text[10_000:])
+            connection.shutdown(socket.SHUT_WR)
+            self.assertEqual(program.expect(r"(?m)^got (\d+)$", 20)[1], "1000000")
+            program.expect(r"(?m)^good$", 20)
+            self.assertEqual([r["kept"] for r in self.stats(program)["rings"]], [0])
+        self.end(program)
+
+    def test_server(self):
+        program = self.start("server")
+        program.expect(r"(?m)^ready$", 20)
+        clients = [self.a.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(3)]
+        for client in clients:
+            self.addCleanup(client.close)
+            client.settimeout(20)
+            client.connect((self.b.ip, self.AT))
+        for number in range(20):
+            text = b"message %d" % number
+            for client in clients:
+                client.sendall(text)
+            for client in clients:
+                self.assertEqual(client.recv(len(text), socket.MSG_WAITALL), text)
+        for client in clients:
+            client.shutdown(socket.SHUT_WR)
+            self.assertEqual(client.recv(1), b"")
+        program.expect(r"(?m)^good$", 20)
+        self.end(program)
+
+
+class XtremePacket(Xtreme, Program):
+    """And what has nothing to do with a kind of ring."""
+
+    def test_off(self):
+        self.mode = {}
+        out = self.run_part("off")
+        self.assertEqual(out.count("VMA_SOCKETXTREME=1 turns them on"), 1, out)
+
+    def test_by_the_kernel(self):
+        self.run_part("kernel")
+
+    def test_shared_memory(self):
+        """Two processes of one host."""
+        env = self.environment() | {"VMA_SHM_AFTER": "8"}
+
+        def start(part):
+            return self.b.start([binary("extra_xtreme_908"), part, "127.0.0.1", "7182"], env=env, stdin=subprocess.PIPE)
+
+        echo = start("echo")
+        echo.expect(r"(?m)^ready$", 20)
+        program = start("shm")
+        program.expect(r"(?m)^good$", 20)
+        rings = {ring["kind"]: ring for ring in self.stats(program)["rings"]}
+        self.assertGreater(rings["shm"]["rx_frames"], 100)
+        self.end(program)
+        echo.expect(r"(?m)^good$", 20)
+        self.end(echo)
+
+
+class XtremeVerbs(Xtreme, Program):
+    """The same by the verbs ring."""
+
+    net_class = SoftHcaNet
+    ring_kind = "verbs"
+
+    def setUp(self):
+        self.net.plug_in()
+        super().setUp()
+
+    def environment(self):
+        return super().environment() | {"VMA_RING_KIND": "verbs"} | self.net.env("b")
 
 
 if __name__ == "__main__":

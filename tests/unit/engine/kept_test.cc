@@ -24,7 +24,7 @@ class KeptTest : public testing::Test {
         arena_->destroy(pool_);
         Arena::unmap(arena_);
     }
-    void* keep(const void* owner, uint32_t charge) {
+    void* keep(void* owner, uint32_t charge) {
         return kept_.add(pool_->take(100), {owner, charge, Seq{7}});
     }
 
@@ -32,7 +32,7 @@ class KeptTest : public testing::Test {
     Arena* arena_ = nullptr;
     PacketPool* pool_ = nullptr;
     KeptPackets kept_;
-    const int first_ = 0, second_ = 0;  // owners
+    int first_ = 0, second_ = 0;  // owners
 };
 
 TEST_F(KeptTest, OnlyItsOwnerGetsItAndOnce) {
@@ -62,6 +62,22 @@ TEST_F(KeptTest, TheRestOfAnOwnerIsReclaimed) {
     EXPECT_EQ(kept_.reclaimed(), 200u);
     EXPECT_EQ(kept_.now(), 250u);
     for (size_t i = 0; i < ids.size(); i += 2) EXPECT_TRUE(kept_.remove(ids[i], &second_));
+}
+
+TEST_F(KeptTest, WhatIsLentOutlivesItsOwner) {
+    std::vector<void*> ids;
+    for (uint32_t i = 0; i < 200; i++) ids.push_back(keep(i % 2 ? &first_ : &second_, i));
+    kept_.disown(&first_);
+    EXPECT_EQ(kept_.now(), 200u);
+    for (uint32_t i = 0; i < 200; i++) {
+        PacketBuf* const buf = kept_.find(ids[i]);
+        ASSERT_NE(buf, nullptr);
+        EXPECT_EQ(buf->as<Kept>().owner, i % 2 ? nullptr : &second_);
+        EXPECT_EQ(KeptPackets::id_of(&buf->as<Kept>().piece), ids[i]);
+        EXPECT_EQ(kept_.take_out(*buf)->as<Kept>().charge, i);
+        EXPECT_EQ(kept_.find(ids[i]), nullptr);
+    }
+    EXPECT_EQ(kept_.reclaimed(), 0u);
 }
 
 }  // namespace

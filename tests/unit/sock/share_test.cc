@@ -23,6 +23,7 @@ class PlainSocket final : public Socket {
     void kept_returned(Shard&, const Kept&) override {}
     void set_screen(const Screen&) override {}
     bool unscreened() override { return false; }
+    bool complete(Completions&) override { return true; }
     Showing show_one(AskProgram) override { return Showing::nothing; }
     void teardown() override { give_share(); }
     bool hand_back(Reason) override { return true; }
