@@ -115,16 +115,8 @@ class Rescue(BrokerCase):
         self.killed_with_unsent(1.5)
 
     def test_many_connections(self):
-        server = self.python(self.b, "broker_many.py", self.b.ip, self.port, 100, start=True, preload=True)
-        server.expect(r"\bready\b")
-        self.b.wait_served(self.port, server)
-        clients = [self.client() for _ in range(100)]
-        server.expect("accepted 100")
-        server.send_signal(signal.SIGKILL)
-        self.assertEqual(server.wait(5, output=False), -9)
-        for i, client in enumerate(clients):
-            self.assertEqual(self.read_all(client), b"hello %d" % i)
-        self.all_gone()
+        server, clients, _ = self.killed_with(100)
+        self.everything_arrives(server, clients)
 
     def stopped_in_between(self, broker, clients):
         """Stops the broker, whose client has just been killed, before it answers the process that restores the connections,
@@ -152,16 +144,47 @@ class Rescue(BrokerCase):
         except ProcessLookupError:
             pass
 
-    def fins_while_restored(self, connections):
-        """Whether the kernel took a FIN while the connections of a killed server were being restored; None: it was too quick."""
+    def killed_with(self, connections):
+        """A server with so many connections that has just been killed: its clients and its broker."""
         server = self.python(self.b, "broker_many.py", self.b.ip, self.port, connections, start=True, preload=True)
         server.expect(r"\bready\b")
         self.b.wait_served(self.port, server)
         clients = [self.client() for _ in range(connections)]
         server.expect(f"accepted {connections}")
-        [broker] = brokers(self.b)
-        heard = None
+        broker, = brokers(self.b)
         server.send_signal(signal.SIGKILL)
+        return server, clients, broker
+
+    def everything_arrives(self, server, clients):
+        self.assertEqual(server.wait(5, output=False), -9)
+        for i, client in enumerate(clients):
+            self.assertEqual(self.read_all(client), b"hello %d" % i)
+            client.close()
+        self.all_gone()
+
+    def killed_while_it_restores(self, connections):
+        """The broker, before it has given the connections of a killed server to the kernel; False: it was too quick."""
+        server, clients, broker = self.killed_with(connections)
+        in_time = self.stopped_in_between(broker, clients)
+        if in_time:
+            os.kill(broker, signal.SIGKILL)
+        else:
+            self.let_go_on(broker)
+        self.everything_arrives(server, clients)
+        return in_time
+
+    def test_a_broker_that_is_killed_while_it_restores(self):
+        """The process that restores goes on without it, and nothing else waits for that."""
+        for _ in range(8):
+            if self.killed_while_it_restores(100):
+                return self.no_resets()
+            self.port += 1
+        self.fail("the broker was never stopped in time")
+
+    def fins_while_restored(self, connections):
+        """Whether the kernel took a FIN while the connections of a killed server were being restored; None: it was too quick."""
+        server, clients, broker = self.killed_with(connections)
+        heard = None
         try:
             if self.stopped_in_between(broker, clients):
                 for client in clients:
@@ -169,11 +192,7 @@ class Rescue(BrokerCase):
                 heard = eventually(lambda: any(state_of(c) != FIN_WAIT_1 for c in clients), 0.5)
         finally:
             self.let_go_on(broker)
-        self.assertEqual(server.wait(5, output=False), -9)
-        for i, client in enumerate(clients):
-            self.assertEqual(self.read_all(client), b"hello %d" % i)
-            client.close()
-        self.all_gone()
+        self.everything_arrives(server, clients)
         return heard
 
     def test_nothing_reaches_a_socket_that_is_being_restored(self):

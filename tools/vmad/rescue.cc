@@ -282,7 +282,14 @@ bool Estate::owns_port(const Endpoint& local) const {
 RescueCounters rescue(const Estate& estate, bool (*pause)(void*), void* context) {
     Work work(estate);
     for (const WatchedArena& arena : estate.arenas) work.restore_all(arena);
-    if (pause(context)) work.let_go();
+    if (!pause(context)) {
+        for (const WatchedArena& arena : estate.arenas) {
+            const HookHere here(arena.facts);
+            if (vma::Hook* const hook = here.get())
+                hook->retire(arena.facts.slot, arena.facts.token);
+        }
+    }
+    work.let_go();
     return work.counters;
 }
 

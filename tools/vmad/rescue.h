@@ -57,7 +57,8 @@ struct RescueCounters {
     uint32_t nonsense = 0;   // records that contradict themselves
 };
 
-// The child's work. `pause` is called between the two steps and returns false if the rest must not happen.
+// The child's work. `pause` is called between the two steps: then the flows of the dead rings go to the kernel. False: who does that
+// has ended, and it is done here.
 RescueCounters rescue(const Estate& estate, bool (*pause)(void*), void* context);
 
 }  // namespace vmad

@@ -228,6 +228,11 @@ void Server::start_rescue(Estate estate, pid_t of) {
     r.child = fork();
     if (r.child == 0) {
         alarm(kRescueSeconds);
+        // Whoever waits for the broker's end must not wait for ours: its clients, its successor at the socket, we ourselves.
+        for (Fd* fd : {&r.pipe, &listener_, &poll_, &hangups_}) *fd = Fd();
+        doors_.clear();
+        clients_.clear();
+        rescues_.clear();
         const RescueCounters c = rescue(r.estate, wait_for_go, &pair[1]);
         tell(of, c);
         _exit(0);
