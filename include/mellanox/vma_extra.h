@@ -15,6 +15,7 @@
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -382,6 +383,32 @@ static inline struct vma_api_t* vma_get_api(void) {
     if (VMA_API_VERSION != 908) return NULL;
     len = sizeof api;
     return getsockopt(-1, SOL_SOCKET, SO_VMA_GET_API, &api, &len) == 0 ? api : NULL;
+}
+
+/* ---- This library's own additions: nothing of VMA's is changed by them. */
+
+#define SO_VMA_EXPLAIN 0x564e0000 /* get: vma_explanation_t */
+
+enum { VMA_PATH_UNDECIDED = 0, VMA_PATH_OFFLOADED = 1, VMA_PATH_KERNEL = 2 };
+
+/* Where a socket is served, and why. The texts are the library's and stay; "" where there is nothing to say. */
+struct vma_explanation_t {
+    int path;            /* VMA_PATH_* */
+    int reason;          /* why not, or not altogether, by rings; 0: nothing to say, or not known */
+    unsigned rings;      /* that receive for it */
+    int interface_index; /* of the first of them; 0: there is none */
+    const char* ring_kind;
+    const char* state;          /* of an offloaded TCP socket: "ESTABLISHED", ... */
+    const char* reason_name;    /* as in vma_stats */
+    const char* reason_meaning; /* a line for the user */
+    const char* reason_advice;  /* what he can do */
+};
+
+/* 0, or -1 and errno; ENOPROTOOPT: the library is not loaded. */
+static inline int vma_explain(int fd, struct vma_explanation_t* explanation) {
+    socklen_t len = sizeof *explanation;
+    memset(explanation, 0, sizeof *explanation);
+    return getsockopt(fd, SOL_SOCKET, SO_VMA_EXPLAIN, explanation, &len);
 }
 
 #endif

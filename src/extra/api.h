@@ -14,6 +14,11 @@ inline bool asks_for_table(int fd, int level, int name) {
 // Its answer. Starts the library if nothing has yet.
 sock::Outcome give_table(int name, void* value, socklen_t* len);
 
+// Is it vma_explain()? Its answer, for every socket.
+inline constexpr int kExplain = 0x564e0000;
+inline bool asks_to_explain(int level, int name) { return level == SOL_SOCKET && name == kExplain; }
+sock::Outcome explain(int fd, void* value, socklen_t* len);
+
 // Options of a socket, with those of mellanox/vma_extra.h.
 sock::Outcome setsockopt(int fd, int level, int name, const void* value, socklen_t len);
 sock::Outcome getsockopt(int fd, int level, int name, void* value, socklen_t* len);

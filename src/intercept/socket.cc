@@ -129,6 +129,9 @@ int getsockopt(int fd, int level, int option, void* value, socklen_t* len) {
     if (extra::asks_for_table(fd, level, option) && !inside_library())
         return answer<int>([=] { return extra::give_table(option, value, len); },
                            [=] { return libc.getsockopt(fd, level, option, value, len); });
+    if (extra::asks_to_explain(level, option) && !inside_library())
+        return answer<int>([=] { return extra::explain(fd, value, len); },
+                           [=] { return libc.getsockopt(fd, level, option, value, len); });
     if (!ours(fd)) return libc.getsockopt(fd, level, option, value, len);
     return answer<int>([=] { return extra::getsockopt(fd, level, option, value, len); },
                        [=] { return libc.getsockopt(fd, level, option, value, len); });

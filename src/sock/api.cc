@@ -22,17 +22,6 @@
 namespace vma::sock {
 namespace {
 
-// Why a new socket is the kernel's from birth, or none.
-Reason born_kernel(int domain, int kind, int protocol) {
-    if (domain == AF_INET6) return Reason::ipv6;
-    if (domain != AF_INET) return Reason::family;
-    const int ours = kind == SOCK_DGRAM ? IPPROTO_UDP : kind == SOCK_STREAM ? IPPROTO_TCP : -1;
-    if (ours < 0 || (protocol != 0 && protocol != ours)) return Reason::protocol;
-    if (!thread_offloads(Runtime::options().offloaded_sockets)) return Reason::offload_off;
-    if (Runtime::snapshot().rules.decide_early(ours) == Transport::os) return Reason::rule;
-    return why_pass_through();
-}
-
 void descriptor_gone(int fd) {
     Object* object = FdTable::remove(fd);
     if (object == nullptr) return;
@@ -67,6 +56,16 @@ void destroy_object(Object* object) {
             return;
         }
     }
+}
+
+Reason born_kernel(int domain, int kind, int protocol) {
+    if (domain == AF_INET6) return Reason::ipv6;
+    if (domain != AF_INET) return Reason::family;
+    const int ours = kind == SOCK_DGRAM ? IPPROTO_UDP : kind == SOCK_STREAM ? IPPROTO_TCP : -1;
+    if (ours < 0 || (protocol != 0 && protocol != ours)) return Reason::protocol;
+    if (!thread_offloads(Runtime::options().offloaded_sockets)) return Reason::offload_off;
+    if (Runtime::snapshot().rules.decide_early(ours) == Transport::os) return Reason::rule;
+    return why_pass_through();
 }
 
 void socket_created(int fd, int domain, int type, int protocol) {

@@ -428,5 +428,36 @@ class XtremeVerbs(Xtreme, Program):
         return super().environment() | {"VMA_RING_KIND": "verbs"} | self.net.env("b")
 
 
+class Examples(Program):
+    """The programs of examples/."""
+
+    def explain(self, *rules, preload=True):
+        env = preload_env(VMA_TRACELEVEL="warning") if preload else {}
+        if rules:
+            with open(os.path.join(self.folder, "rules"), "w") as file:
+                file.write("\n".join(rules) + "\n")
+            env["VMA_CONFIG_FILE"] = file.name
+        done = self.b.run([binary("example_explain"), self.a.ip, str(PORT)], env=env, timeout=20)
+        self.assert_ok(done)
+        return dict(line.split(": ", 1) for line in done.out.splitlines())
+
+    def test_explain(self):
+        (interface,) = [line.split(":")[0] for line in self.b.run(["ip", "-o", "link", "show", self.b.dev]).out.splitlines()]
+        ring = f"offloaded, packet ring of interface {interface}"
+        said = self.explain()
+        self.assertRegex(said["a new socket"], r"^undecided, \d+ undecided \(")
+        self.assertEqual((said["datagrams"], said["a connection"]), (ring, f"{ring}, ESTABLISHED"))
+        self.assertRegex(said["IPv6"], r"^kernel, \d+ ipv6 \(.*\); use AF_INET$")
+        self.assertEqual(said["standard input"], "Socket operation on non-socket")
+
+    def test_explain_a_rule(self):
+        said = self.explain(f"use os tcp_client {self.a.ip}:*")
+        self.assertRegex(said["a connection"], r"^kernel, \d+ rule \(a rule of libvma.conf")
+        self.assertTrue(said["datagrams"].startswith("offloaded, "), said)
+
+    def test_explain_without_the_library(self):
+        self.assertEqual(self.explain(preload=False)["a connection"], "the library is not loaded")
+
+
 if __name__ == "__main__":
     case.main()
