@@ -203,6 +203,8 @@ vma::sock::Outcome vma::extra::give_table(int, void* value, socklen_t*) {
     return Outcome::value(0);
 }
 
+vma::sock::Outcome vma::extra::explain(int, void*, socklen_t*) { return sock::Outcome::kernel(); }
+
 vma::sock::Outcome vma::extra::setsockopt(int fd, int level, int name, const void* value,
                                           socklen_t len) {
     return sock::setsockopt(fd, level, name, value, len);
