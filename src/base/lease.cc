@@ -84,8 +84,9 @@ void Lease::release_word() {
     if (word & kWaiters) sys::futex(low_half(word_), FUTEX_WAKE, 1);
 }
 
-// Holding the word. Afterwards inside_ tells the truth about the thread that had the bias.
+// Holding the word. Afterwards its place tells the truth about the thread that had the bias.
 void Lease::withdraw_bias() {
+    left_ = place_of(bias_.load(std::memory_order_relaxed));
     bias_.store(0, std::memory_order_relaxed);
     withdrawals_.fetch_add(1, std::memory_order_relaxed);
     const bool same_process = uint32_t(self_identity() >> 32) == owner_pid();
@@ -104,16 +105,19 @@ void Lease::withdraw_bias() {
 // Holding the word: the thread that had the bias may still be inside, also after an earlier caller of ours gave up.
 bool Lease::wait_outside(Instant deadline) {
     Backoff backoff(kSpins);
-    while (inside_.load(std::memory_order_acquire) != 0) {
+    std::atomic<uint32_t>& inside = inside_[left_];
+    while (inside.load(std::memory_order_acquire) != 0) {
         if (backoff.spin()) continue;
-        auto* futex = reinterpret_cast<uint32_t*>(&inside_);
+        auto* futex = reinterpret_cast<uint32_t*>(&inside);
         if (futex_wait(futex, 1, deadline) == -ETIMEDOUT)
-            return inside_.load(std::memory_order_acquire) == 0;
+            return inside.load(std::memory_order_acquire) == 0;
     }
     return true;
 }
 
-void Lease::wake_withdrawer() { sys::futex(reinterpret_cast<uint32_t*>(&inside_), FUTEX_WAKE, 1); }
+void Lease::wake_withdrawer(std::atomic<uint32_t>& inside) {
+    sys::futex(reinterpret_cast<uint32_t*>(&inside), FUTEX_WAKE, 1);
+}
 
 void Lease::note_entry(uint64_t me) {
     streak_ = last_ == me ? streak_ + 1 : 1;
@@ -135,13 +139,15 @@ bool Lease::enter_slow(Instant deadline) {
 bool Lease::try_enter_slow() {
     const uint64_t me = self_identity();
     // A look first: a biased thread that is seen inside keeps its bias.
-    if (inside_.load(std::memory_order_relaxed) != 0) return false;
+    if (const uint64_t bias = bias_.load(std::memory_order_relaxed);
+        bias != 0 && inside_[place_of(bias)].load(std::memory_order_relaxed) != 0)
+        return false;
     uint64_t free = 0;
     if (!word_.compare_exchange_strong(free, me, std::memory_order_acquire,
                                        std::memory_order_relaxed))
         return false;
     if (bias_.load(std::memory_order_relaxed) != 0) withdraw_bias();
-    if (inside_.load(std::memory_order_acquire) != 0) {
+    if (inside_[left_].load(std::memory_order_acquire) != 0) {
         release_word();
         return false;
     }
@@ -153,8 +159,11 @@ void Lease::leave_slow(uint64_t me) {
     if (streak_ >= kBiasAfter && mode() == LeaseMode::biased && uint32_t(me >> 32) == owner_pid() &&
         (word_.load(std::memory_order_relaxed) & kWaiters) == 0) {
         streak_ = 0;
-        bias_.store(me,
-                    std::memory_order_relaxed);  // seen by whoever takes the word after its release
+        if (const unsigned place = place_for(me); place < kPlaces) {
+            places_[place].store(me, std::memory_order_relaxed);
+            // Seen by whoever takes the word after its release.
+            bias_.store(me | uint64_t(place) << kPlaceShift, std::memory_order_relaxed);
+        }
     }
     release_word();
 }
@@ -184,11 +193,15 @@ TakeOver Lease::take_over() {
         release_word();
         return TakeOver::busy;
     }
-    const bool held = holder != 0 || inside_.load(std::memory_order_acquire) != 0;
+    const bool held = holder != 0 || is_biased_inside();
     bias_.store(0, std::memory_order_relaxed);
-    inside_.store(0, std::memory_order_relaxed);
+    for (unsigned i = 0; i < kPlaces; i++) {
+        inside_[i].store(0, std::memory_order_relaxed);
+        places_[i].store(0, std::memory_order_relaxed);
+    }
     last_ = 0;
     streak_ = 0;
+    left_ = 0;
     if (mode() == LeaseMode::biased && !register_membarrier())
         mode_.store(LeaseMode::plain, std::memory_order_relaxed);
     become_owner(uint32_t(me >> 32));

@@ -6,6 +6,10 @@
 // through the lock word gets the bias. Where membarrier is missing (ENOSYS, seccomp) and in TSan builds, which cannot
 // see that membarrier orders anything, it is a plain CAS lock.
 //
+// A thread that has lost the bias may be between its look at the bias and its store, for as long as it is not running; it
+// takes the store back afterwards. So each thread that gets the bias has a place of its own for it, which nobody else ever
+// uses: kPlaces threads at most, the others go through the lock word.
+//
 // Waiting: a bounded spin, then a futex. Entering twice in one thread is a programming error (asserted in debug).
 // Robust: who holds it (pid, tid), which process owns the shard, and a generation are in the memory. enter() by another
 // process than the owner works (slower), but waits for ever on a holder that was killed: use enter_until() there and, once
@@ -47,6 +51,7 @@ class VMA_CAPABILITY("shard lease") Lease {
     // 64 uncontended CAS entries cost about as much as one withdrawal of the bias.
     static constexpr uint32_t kBiasAfter = 64;
     static constexpr uint32_t kSpins = 100;  // pauses before the futex
+    static constexpr unsigned kPlaces = 8;
 
     // Registers the process with membarrier, for whoever is about to start the process's first thread: in a process of one
     // thread that costs two system calls, later two RCU grace periods (22 ms were seen). The first lease does it otherwise.
@@ -73,17 +78,19 @@ class VMA_CAPABILITY("shard lease") Lease {
             leave_slow(me);
             return;
         }
-        assert(inside_.load(std::memory_order_relaxed) == 1);
-        inside_.store(0, std::memory_order_release);
+        const uint64_t bias = bias_.load(std::memory_order_relaxed);
+        const bool still = thread_of(bias) == me;
+        std::atomic<uint32_t>& inside = inside_[still ? place_of(bias) : place_for(me)];
+        assert(inside.load(std::memory_order_relaxed) == 1);
+        inside.store(0, std::memory_order_release);
         std::atomic_signal_fence(std::memory_order_seq_cst);
-        if (bias_.load(std::memory_order_relaxed) != me) wake_withdrawer();
+        if (!still || bias_.load(std::memory_order_relaxed) != bias) wake_withdrawer(inside);
     }
 
     // A hint for the holder: somebody waits or has announced itself.
     bool contended() const {
         const uint64_t word = word_.load(std::memory_order_relaxed);
-        return (word & kWaiters) != 0 ||
-               (word != 0 && inside_.load(std::memory_order_relaxed) != 0);
+        return (word & kWaiters) != 0 || (word != 0 && is_biased_inside());
     }
 
     // True when the process that owns the shard has ended, reaped or not. False in that process, and when nothing can be
@@ -94,13 +101,12 @@ class VMA_CAPABILITY("shard lease") Lease {
 
     // Somebody is inside, or died there. For readers of a dead process's memory; anybody else enters.
     bool held() const {
-        return holder_of(word_.load(std::memory_order_acquire)) != 0 ||
-               inside_.load(std::memory_order_acquire) != 0;
+        return holder_of(word_.load(std::memory_order_acquire)) != 0 || is_biased_inside();
     }
 
     LeaseMode mode() const { return mode_.load(std::memory_order_relaxed); }
     uint64_t biased_to() const {
-        return bias_.load(std::memory_order_relaxed);
+        return thread_of(bias_.load(std::memory_order_relaxed));
     }  // self_identity() of it, 0: nobody
     uint32_t owner_pid() const { return owner_pid_.load(std::memory_order_relaxed); }
     uint32_t generation() const {
@@ -112,16 +118,36 @@ class VMA_CAPABILITY("shard lease") Lease {
     // word_: pid << 32 | kWaiters | tid of the holder; 0 free. The futex is its low half.
     static constexpr uint64_t kWaiters = uint64_t(1) << 31;
     static uint64_t holder_of(uint64_t word) { return word & ~kWaiters; }
+    // bias_: self_identity() of the thread, and its place in bits that no thread id has (PID_MAX_LIMIT is 1 << 22).
+    static constexpr unsigned kPlaceShift = 22;
+    static constexpr uint64_t kPlaceMask = uint64_t(kPlaces - 1) << kPlaceShift;
+    static_assert((kPlaces & (kPlaces - 1)) == 0 && (kPlaceMask & kWaiters) == 0);
+    static uint64_t thread_of(uint64_t bias) { return bias & ~kPlaceMask; }
+    static unsigned place_of(uint64_t bias) { return unsigned((bias & kPlaceMask) >> kPlaceShift); }
 
     bool enter_biased(uint64_t me) {
-        if (bias_.load(std::memory_order_relaxed) != me) return false;
-        assert(inside_.load(std::memory_order_relaxed) == 0);
-        inside_.store(1, std::memory_order_relaxed);
+        const uint64_t bias = bias_.load(std::memory_order_relaxed);
+        if (thread_of(bias) != me) return false;
+        std::atomic<uint32_t>& inside = inside_[place_of(bias)];
+        assert(inside.load(std::memory_order_relaxed) == 0);
+        inside.store(1, std::memory_order_relaxed);
         std::atomic_signal_fence(std::memory_order_seq_cst);
-        if (bias_.load(std::memory_order_acquire) == me) [[likely]]
+        if (bias_.load(std::memory_order_acquire) == bias) [[likely]]
             return true;
-        inside_.store(0, std::memory_order_release);
-        wake_withdrawer();
+        inside.store(0, std::memory_order_release);
+        wake_withdrawer(inside);
+        return false;
+    }
+    // Of a thread that has one, or under the word a free one for it; kPlaces: there is none.
+    unsigned place_for(uint64_t me) const {
+        for (unsigned i = 0; i < kPlaces; i++)
+            if (const uint64_t of = places_[i].load(std::memory_order_relaxed); of == me || of == 0)
+                return i;
+        return kPlaces;
+    }
+    bool is_biased_inside() const {
+        for (const auto& inside : inside_)
+            if (inside.load(std::memory_order_acquire) != 0) return true;
         return false;
     }
     bool enter_slow(Instant deadline);
@@ -133,13 +159,15 @@ class VMA_CAPABILITY("shard lease") Lease {
     bool wait_outside(Instant deadline);
     void note_entry(uint64_t me);
     void become_owner(uint32_t pid);
-    void wake_withdrawer();
+    static void wake_withdrawer(std::atomic<uint32_t>& inside);
 
     alignas(64) std::atomic<uint64_t> bias_{0};
-    std::atomic<uint32_t> inside_{0};  // written by the biased thread only; a futex
+    std::atomic<uint32_t> inside_[kPlaces] = {};  // each written by its own thread only; futexes
     alignas(64) std::atomic<uint64_t> word_{0};
     uint64_t last_ = 0;  // who entered last through the word, how often in a row; under the word
     uint32_t streak_ = 0;
+    uint32_t left_ = 0;  // the place of the bias that was withdrawn last; under the word
+    std::atomic<uint64_t> places_[kPlaces] = {};  // whose place it is; set under the word, for good
     std::atomic<LeaseMode> mode_;
     std::atomic<uint32_t> generation_{0};
     std::atomic<uint32_t> owner_pid_{0};

@@ -127,6 +127,44 @@ TEST_P(LeaseTest, WithdrawalRacesWithBiasedEntry) {
     }
 }
 
+// The bias goes round while threads are stopped anywhere: one that goes on at its store, after others have had the bias, must not
+// be taken for them.
+TEST_P(LeaseTest, AThreadThatWasStoppedDoesNotStandForOthers) {
+    struct sigaction stops {};
+    struct sigaction before {};
+    stops.sa_handler = [](int) {
+        const timespec pause{0, 200000};
+        nanosleep(&pause, nullptr);
+    };
+    ASSERT_EQ(sigaction(SIGUSR1, &stops, &before), 0);
+    constexpr size_t kThreads = 6;
+    uint64_t count = 0;  // not atomic, as above
+    std::atomic<uint64_t> entered{0};
+    std::atomic<bool> over{false};
+    std::vector<std::thread> threads;
+    for (size_t t = 0; t < kThreads; ++t)
+        threads.emplace_back([&] {
+            uint64_t mine = 0;
+            for (; !over.load(std::memory_order_relaxed); ++mine) {
+                LeaseGuard guard(lease);
+                const uint64_t so_far = count;
+                std::atomic_signal_fence(std::memory_order_seq_cst);
+                count = so_far + 1;
+            }
+            entered.fetch_add(mine);
+        });
+    for (size_t i = 0; i < 3000; ++i) {
+        pthread_kill(threads[i % kThreads].native_handle(), SIGUSR1);
+        const timespec pause{0, 20000};
+        nanosleep(&pause, nullptr);
+    }
+    over.store(true);
+    for (auto& t : threads) t.join();
+    EXPECT_EQ(count, entered.load());
+    EXPECT_FALSE(lease.held());
+    sigaction(SIGUSR1, &before, nullptr);
+}
+
 TEST_P(LeaseTest, BiasMovesToTheThreadThatUsesItMostly) {
     gain_bias(lease);
     if (!biased()) {
