@@ -48,6 +48,13 @@ struct TxFrame {
     uint16_t gso_size = 0;  // payload bytes per segment when gso != none
     Gso gso = Gso::none;
     bool cwr = false;  // TCP CWR set: only the first segment carries it
+
+    uint32_t bytes() const { return uint32_t(head.size()) + payload_len; }
+    // Of the frames that it becomes.
+    uint32_t wire_bytes() const {
+        if (gso == Gso::none || payload_len <= gso_size) return bytes();
+        return payload_len + (payload_len + gso_size - 1) / gso_size * uint32_t(head.size());
+    }
 };
 
 // What a flow matches: local (destination of received frames) address and port, and for a connected flow the remote ones

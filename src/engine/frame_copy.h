@@ -8,13 +8,9 @@
 
 namespace vma {
 
-inline uint32_t frame_bytes(const TxFrame& frame) {
-    return uint32_t(frame.head.size() + frame.payload_len);
-}
-
 // Empty: no memory.
 inline Packet copy_frame(PacketPool& pool, const TxFrame& frame) {
-    Packet copy = pool.take(frame_bytes(frame));
+    Packet copy = pool.take(frame.bytes());
     if (!copy) return copy;
     uint8_t* at = copy->data;
     std::memcpy(at, frame.head.data(), frame.head.size());
@@ -24,7 +20,7 @@ inline Packet copy_frame(PacketPool& pool, const TxFrame& frame) {
         if (piece.iov_len) std::memcpy(at, piece.iov_base, piece.iov_len);
         at += piece.iov_len;
     }
-    copy->len = frame_bytes(frame);
+    copy->len = frame.bytes();
     return copy;
 }
 

@@ -15,7 +15,9 @@ namespace {
 struct WaitingFrame {
     uint32_t head_size;
     uint32_t charge;
-    uint16_t csum_start, csum_offset;
+    uint32_t wire_bytes;
+    uint16_t csum_start, csum_offset, gso_size;
+    Gso gso;
     TxStampRequest stamps;  // when it leaves
 };
 
@@ -25,7 +27,9 @@ bool is_full(int error) { return error == EAGAIN || error == ENOBUFS; }
 
 Instant PacedFlow::due() const {
     const PacketBuf* const first = const_cast<PacketQueue&>(queue_).front();
-    return first ? std::max(pacer_.due(first->len), refused_until_) : Instant::never();
+    if (first == nullptr) return Instant::never();
+    const uint32_t bytes = const_cast<PacketBuf*>(first)->as<WaitingFrame>().wire_bytes;
+    return std::max(pacer_.due(bytes), refused_until_);
 }
 
 PacedFlow* UdpPacing::open(UdpEndpoint& endpoint) {
@@ -53,7 +57,7 @@ void UdpPacing::forget(PacedFlow& flow) {
 
 int UdpPacing::send(PacedFlow& flow, const TxFrame& frame, Instant now,
                     const TxStampRequest& stamps) {
-    const uint32_t bytes = frame_bytes(frame);
+    const uint32_t bytes = frame.wire_bytes();
     if (flow.queue_.empty() && flow.pacer_.due(bytes) <= now) {
         const int error = shard_.send_stamped(frame, flow.endpoint_, stamps);
         if (error == 0) flow.pacer_.sent(bytes, now, false);
@@ -62,8 +66,14 @@ int UdpPacing::send(PacedFlow& flow, const TxFrame& frame, Instant now,
     }
     Packet copy = copy_frame(pool_, frame);
     if (!copy) return ENOBUFS;
-    auto* waiting = new (copy->scratch) WaitingFrame{uint32_t(frame.head.size()), udp_charge(bytes),
-                                                     frame.csum_start, frame.csum_offset, stamps};
+    auto* waiting = new (copy->scratch) WaitingFrame{uint32_t(frame.head.size()),
+                                                     udp_charge(frame.bytes()),
+                                                     bytes,
+                                                     frame.csum_start,
+                                                     frame.csum_offset,
+                                                     frame.gso_size,
+                                                     frame.gso,
+                                                     stamps};
     waiting->stamps.kinds &= ~kStampScheduled;
     if (stamps.kinds & kStampScheduled)
         shard_.stamp(*flow.endpoint_, stamps, kStampScheduled, frame, realtime_ns());
@@ -90,6 +100,8 @@ int UdpPacing::put(const PacedFlow& flow, PacketBuf& waiting) {
     frame.payload_len = uint32_t(payload.iov_len);
     frame.csum_start = w.csum_start;
     frame.csum_offset = w.csum_offset;
+    frame.gso_size = w.gso_size;
+    frame.gso = w.gso;
     return shard_.send_stamped(frame, flow.endpoint_, w.stamps);
 }
 
@@ -98,7 +110,7 @@ int UdpPacing::put(const PacedFlow& flow, PacketBuf& waiting) {
 bool UdpPacing::release_first(PacedFlow& flow, Instant now) {
     PacketBuf& first = *flow.queue_.front();
     if (is_full(put(flow, first))) return false;
-    flow.pacer_.sent(first.len, now, true);
+    flow.pacer_.sent(first.as<WaitingFrame>().wire_bytes, now, true);
     const bool was_writable = flow.is_writable();
     flow.charged_.store(flow.charged() - first.as<WaitingFrame>().charge,
                         std::memory_order_relaxed);

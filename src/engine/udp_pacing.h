@@ -2,6 +2,7 @@
 // copied and leaves when it is due: by the thread that sends or polls, else by the internal one. Used under the shard lease.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 
 #include "base/list.h"
@@ -22,6 +23,10 @@ class PacedFlow {
     bool has_room() const { return charged() < limit_.load(std::memory_order_relaxed); }
     bool is_writable() const { return charged() <= limit_.load(std::memory_order_relaxed) / 2; }
     uint32_t charged() const { return charged_.load(std::memory_order_relaxed); }
+    // How many frames of so many bytes may be one super-frame: half a burst, so that what comes late is not lost for the rate.
+    uint32_t train(uint32_t frame_bytes) const {
+        return uint32_t(std::max<uint64_t>(pacer_.burst() / 2 / frame_bytes, 1));
+    }
     // When the next of its frames may leave; never: none waits.
     Instant due() const;
 

@@ -116,18 +116,21 @@ int UdpSocket::send_frame(Leaving& leaving, const TxFrame& frame) {
                         : leaving.shard.send_stamped(frame, leaving.endpoint, stamps);
 }
 
-// Under the lease of to.shard. The datagrams of one call each in their time: a super-frame would be a burst.
+// Under the lease of to.shard. The datagrams of one call in super-frames that are no burst, each of them in its time.
 int UdpSocket::send_apart(const Destination& to, std::span<const iovec> payload, uint32_t length,
                           uint16_t segment, uint16_t id, Leaving& leaving) {
     PayloadCursor rest(payload);
     uint8_t head[kUdpMaxHead];
     iovec pieces[kMostPieces];
-    for (uint32_t at = 0; at < length; at += segment) {
-        const uint32_t size = std::min<uint32_t>(segment, length - at);
+    const uint32_t train = leaving.flow->train(uint32_t(to.head.bytes().size()) + segment);
+    const uint32_t step = std::min<uint32_t>(train, kMostSegments) * segment;
+    for (uint32_t at = 0; at < length; at += step) {
+        const uint32_t size = std::min(step, length - at);
         const auto taken = rest.take(size, pieces);
         if (!taken) return taken.error();
         const std::span<const iovec> part{pieces, *taken};
-        const auto built = emit_udp_datagram(to.head, UdpChecksum::offload, part, size, id++, head);
+        const auto built = emit_udp_datagram(to.head, UdpChecksum::offload, part, size, id, head);
+        id = uint16_t(id + (size + segment - 1) / segment);
         if (!built) return built.error();
         TxFrame frame;
         frame.head = {head, built->size};
@@ -136,6 +139,10 @@ int UdpSocket::send_apart(const Destination& to, std::span<const iovec> payload,
         frame.payload_len = size;
         frame.csum_start = built->csum_start;
         frame.csum_offset = built->csum_offset;
+        if (size > segment) {
+            frame.gso = Gso::udp_l4;
+            frame.gso_size = segment;
+        }
         // After the first the rest is lost, as with a full queue of the kernel's: by the twin all would go once more.
         if (const int error = send_frame(leaving, frame)) return at == 0 ? error : 0;
     }

@@ -18,8 +18,6 @@ namespace {
 // Flags that only the kernel's send path understands.
 constexpr int kTwinSendFlags = MSG_MORE | MSG_OOB | MSG_DONTROUTE | MSG_ZEROCOPY;
 
-constexpr size_t kMostSegments = 64;  // of one send, in every kernel that has UDP_SEGMENT
-
 }  // namespace
 
 int UdpSocket::take_twin_error(int fd) {

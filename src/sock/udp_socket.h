@@ -96,7 +96,8 @@ class UdpSocket final : public Socket {
   private:
     static constexpr unsigned kMaxPresence = 8;
     static constexpr unsigned kMaxKeys = 64;
-    static constexpr size_t kMostPieces = 64;  // iovecs of what is cut into several frames
+    static constexpr size_t kMostPieces = 64;    // iovecs of what is cut into several frames
+    static constexpr size_t kMostSegments = 64;  // of a send, in every kernel with UDP_SEGMENT
     // Destinations that are kept: kWays of each set, by a hash of the address and port.
     static constexpr unsigned kWays = 4, kDestinations = 8 * kWays;
     friend class UdpReceive;

@@ -21,9 +21,11 @@ class Pacer {
         carry_ = 0;
         empty_at_ = {};
         doubled_at_ = {};
-        if (rate) depth_ = time_of(std::max<uint64_t>(2 * uint64_t(frame), rate / 1000));
+        burst_ = std::max<uint64_t>(2 * uint64_t(frame), rate / 1000);
+        if (rate) depth_ = time_of(burst_);
     }
     uint64_t rate() const { return rate_; }
+    uint64_t burst() const { return burst_; }  // bytes: what may leave at once after a pause
 
     // The moment from which on a frame of so many bytes may leave.
     Instant due(uint32_t bytes) const {
@@ -48,7 +50,7 @@ class Pacer {
     static constexpr uint64_t kSecond = 1000000000;
     Duration time_of(uint64_t bytes) const { return {int64_t(bytes * kSecond / rate_)}; }
 
-    uint64_t rate_ = 0;
+    uint64_t rate_ = 0, burst_ = 0;
     Duration depth_;      // of the bucket, as time
     Instant empty_at_;    // when the bucket, which is used up to here, would be full again
     Instant doubled_at_;  // the same of the one that fills at twice the rate

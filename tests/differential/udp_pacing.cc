@@ -28,6 +28,7 @@ void udp_paced_shapes::a() {
     SEE(set(s, SOL_SOCKET, SO_MAX_PACING_RATE, 2000000));
     SEE(put(s, pattern(100)));
     SEE(put(s, pattern(4000)));
+    step("the large one is read");  // another path: what follows within 10 us may be read before it
     SEE(put(s, ""));
     SEE(set(s, SOL_UDP, UDP_SEGMENT, 700));
     SEE(put(s, pattern(3000)));
@@ -39,9 +40,35 @@ void udp_paced_shapes::a() {
 void udp_paced_shapes::b() {
     const int s = udp_pair();
     step("ready");
-    reads(s, 9);
+    reads(s, 2);
+    step("the large one is read");
+    reads(s, 7);
     SEE(got(s, 10, MSG_DONTWAIT));
     step("read");
+}
+
+BEHAVIOUR(
+    udp_paced_trains,
+    "segments at a rate at which many of them are no burst, at one at which two are, and one");
+void udp_paced_trains::a() {
+    const int s = udp_pair();
+    step("ready");
+    SEE(set(s, SOL_UDP, UDP_SEGMENT, 700));
+    for (const int rate : {125000000, 4000000, 1000000}) {
+        SEE(set(s, SOL_SOCKET, SO_MAX_PACING_RATE, rate));
+        for (int i = 0; i < 3; i++) SEE(put(s, pattern(size_t(13900 + i))));
+        step("read");
+    }
+    by_ring(s, 0, 3 * 3 * 20);
+}
+void udp_paced_trains::b() {
+    const int s = udp_pair();
+    step("ready");
+    for (int i = 0; i < 3; i++) {
+        reads(s, 3 * 20);
+        SEE(got(s, 10, MSG_DONTWAIT));
+        step("read");
+    }
 }
 
 BEHAVIOUR(udp_paced_then_not, "the rate is taken back while datagrams wait");

@@ -27,7 +27,8 @@ class KeepingRing final : public QuietRing {
         }
         for (const TxFrame& f : frames) {
             sent.push_back(static_cast<const uint8_t*>(f.payload[0].iov_base)[0]);
-            bytes += f.head.size() + f.payload_len;
+            bytes += f.wire_bytes();
+            super_frames += f.gso == Gso::udp_l4 && f.gso_size == 1000;
             EXPECT_EQ(f.head.size(), 42u);
             EXPECT_EQ(f.csum_start, 34u);
         }
@@ -35,6 +36,7 @@ class KeepingRing final : public QuietRing {
     }
     std::vector<uint8_t> sent;
     uint64_t bytes = 0;
+    unsigned super_frames = 0;
     int error = 0;
     std::vector<uint8_t>* at_end = nullptr;  // gets `sent` when the ring goes
 };
@@ -77,16 +79,21 @@ class UdpPacingTest : public testing::Test {
         shard_->close_ring();
     }
     UdpPacing& pacing() { return shard_->pacing(); }
-    int send(uint8_t number, const TxStampRequest& stamps = {}) {
-        uint8_t head[42] = {}, payload[1000] = {number};
-        iovec piece{payload, sizeof payload};
+    int send(uint8_t number, const TxStampRequest& stamps = {}, unsigned segments = 1) {
+        uint8_t head[42] = {};
+        std::vector<uint8_t> payload(1000 * segments, number);
+        iovec piece{payload.data(), payload.size()};
         TxFrame frame;
         frame.head = {head, sizeof head};
         frame.payload = &piece;
         frame.payload_count = 1;
-        frame.payload_len = sizeof payload;
+        frame.payload_len = uint32_t(payload.size());
         frame.csum_start = 34;
         frame.csum_offset = 6;
+        if (segments > 1) {
+            frame.gso = Gso::udp_l4;
+            frame.gso_size = 1000;
+        }
         return pacing().send(*flow_, frame, now_, stamps);
     }
     void pass(Duration d) {
@@ -118,6 +125,23 @@ TEST_F(UdpPacingTest, InOrderAndInTime) {
     EXPECT_EQ(ring_->sent, (std::vector<uint8_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
     EXPECT_GE((now_ - begun).ns, Duration::millis(7).ns);
     EXPECT_TRUE(shard_->pacing_deadline().is_never());
+}
+
+// Half a burst at most is one super-frame, and it costs what its frames do, whether it waits or not.
+TEST_F(UdpPacingTest, SuperFrames) {
+    EXPECT_EQ(flow_->train(kFrame), 1u);  // two of 1514 bytes are a burst
+    const uint64_t rate = 100 * 1000 * uint64_t(kFrame);
+    pacing().set(*flow_, rate, 1 << 20, now_);
+    EXPECT_EQ(flow_->train(kFrame), 50u);
+    for (unsigned i = 0; i < 6; i++) EXPECT_EQ(send(uint8_t(i), {}, 50), 0);
+    EXPECT_EQ(ring_->bytes, 100u * kFrame);  // the burst
+    pass(Duration::micros(499));
+    EXPECT_EQ(ring_->bytes, 100u * kFrame);
+    pass(Duration::micros(501));
+    EXPECT_EQ(ring_->bytes, 150u * kFrame);
+    pass(Duration::micros(1501));
+    EXPECT_EQ(ring_->bytes, 300u * kFrame);
+    EXPECT_EQ(ring_->super_frames, 6u);
 }
 
 TEST_F(UdpPacingTest, RoomAndReadiness) {
