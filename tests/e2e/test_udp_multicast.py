@@ -14,10 +14,9 @@ import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
+import mc_feeds
 import sockperf
 from netns import binary, eventually, preload_env
-
-GROUPS, PORT = 16, 6200
 
 
 class Feeds(case.NetCase):
@@ -33,43 +32,23 @@ class Feeds(case.NetCase):
         shown = subprocess.run(["ip", "-n", space.name, "link", "show", space.dev], capture_output=True, text=True, check=True)
         return " state UP " in shown.stdout
 
-    def receivers(self):
-        """Eight sockets in each group: threads of three preloaded processes and one of the kernel's."""
-        for preload, sockets, what in ((True, 3, "any"), (True, 1, "group"), (True, 2, "source"), (False, 2, "group")):
-            process = self.b.start([binary("mc_feed"), "recv", self.b.ip, str(GROUPS), str(sockets), what, self.second],
-                                   env=preload_env() if preload else None)
-            process.expect("ready", 60)
-            yield what, sockets, process
-
     def feed(self, rate, count, preload_sender):
-        readers = list(self.receivers())
+        readers = list(mc_feeds.receivers(self.b, self.second))
         before = self.b.counters("Udp")["InDatagrams"]
-        done = self.a.run([binary("mc_feed"), "send", self.a.ip, self.second, str(GROUPS), str(rate), str(count)],
-                          env=preload_env() if preload_sender else None, timeout=100)
+        done = mc_feeds.send(self.a, self.second, rate, count, preload_sender)
         self.assert_ok(done)
-        expected = {}  # of a group: its count and sum, of all and of the second source
-        for line in done.out.splitlines():
-            word = line.split()
-            if word[:1] == ["sent"]:
-                group, n, total = int(word[1]), int(word[3]), int(word[4], 16)
-                every = expected.setdefault((group, "all"), [0, 0])
-                every[0] += n
-                every[1] = (every[1] + total) % 2**64
-                if word[2] == self.second:
-                    expected[group, "source"] = [n, total]
+        expected = mc_feeds.expected(done.out, self.second)
         self.assertEqual(sum(n for (_, which), (n, _) in expected.items() if which == "all"), count)
         for what, sockets, process in readers:
             self.assertEqual(process.wait(130), 0, process.out)
-            got = re.findall(r"^got (\d+) (\d+) ([0-9a-f]+)(.*)$", process.out, re.M)
-            self.assertEqual(len(got), GROUPS * sockets, process.out)
+            got = mc_feeds.received(process.out)
+            self.assertEqual(len(got), mc_feeds.GROUPS * sockets, process.out)
             for group, n, total, unended in got:
-                self.assertEqual(([int(n), int(total, 16)], unended),
-                                 (expected[int(group), "source" if what == "source" else "all"], ""),
+                self.assertEqual(([n, total], unended), (expected[group, "source" if what == "source" else "all"], ""),
                                  f"{what} receiver of group {group}: {process.out}")
         # The kernel's own two receivers of each group, and the word that ends the feed.
         delivered = self.b.counters("Udp")["InDatagrams"] - before
-        self.assertLess(delivered, 2 * count * 1.05 + GROUPS * 8 * 110, "rings did not take the preloaded receivers' share")
-        return float(re.search(r"took ([0-9.]+) s", done.out).group(1))
+        self.assertLess(delivered, 2 * count * 1.05 + mc_feeds.GROUPS * 8 * 110, "rings did not take the preloaded receivers' share")
 
 
 class Feed(Feeds):
