@@ -125,6 +125,7 @@ struct NetworkMonitor::State {
     std::vector<PolicyRule> rules;
     std::vector<NextHopObject> nexthops;
     bool neighbors_changed = false;
+    bool links_told = false;
     // Neighbour events seen while their dump runs: applied after it, since the dump may be older.
     bool hold_neighbors = false;
     std::vector<netlink::NeighborEntry> held;
@@ -164,6 +165,7 @@ void NetworkMonitor::State::event(const netlink::Message& m) {
         return;
     }
     if (m.type == NLMSG_ERROR && m.head<int32_t>() == -EPERM) refused(m);
+    links_told |= m.type == RTM_NEWLINK;
     stale |= stale_after(m.type);
 }
 
@@ -445,6 +447,7 @@ void NetworkMonitor::process() {
         s.overruns++;
         s.stale = kAll;
     }
+    if (std::exchange(s.links_told, false)) link_news_.fetch_add(1, std::memory_order_acq_rel);
     if (s.stale != 0) {
         const Instant start = monotonic_now();
         if (start < s.not_before) {

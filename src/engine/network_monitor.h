@@ -52,6 +52,8 @@ class NetworkMonitor {
     uint64_t neighbor_generation() const {
         return neighbor_generation_.load(std::memory_order_acquire);
     }
+    // Bumped when the kernel has told of interfaces, at once: the view may follow later.
+    uint64_t link_news() const { return link_news_.load(std::memory_order_acquire); }
 
     Neighbor neighbor(int ifindex, const IpAddr& addr) const;
     struct KnownNeighbor {
@@ -76,6 +78,7 @@ class NetworkMonitor {
     std::unique_ptr<State> state_;
     std::atomic<uint64_t> generation_{1};
     std::atomic<uint64_t> neighbor_generation_{1};
+    std::atomic<uint64_t> link_news_{0};
 };
 
 }  // namespace vma

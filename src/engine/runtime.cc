@@ -379,7 +379,10 @@ void Runtime::tick() {
 void Runtime::follow_network() {
     for_each_space([](NetSpace& space) {
         const uint64_t neighbors = space.monitor().neighbor_generation();
+        const uint64_t links = space.monitor().link_news();
         space.monitor().process();
+        // An interface that is new may carry frames of our connections as soon as it is up, which the kernel would answer.
+        if (links != space.monitor().link_news() && !shards().empty()) sweep_packet_rings();
         if (space.policy()) space.policy()->process();
         if (neighbors == space.monitor().neighbor_generation()) return;
         for (Shard* shard : shards()) shard->neighbors_changed();

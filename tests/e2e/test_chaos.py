@@ -7,13 +7,11 @@ in the same order.
 """
 
 import contextlib
-import ctypes
 import os
 import random
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -25,26 +23,13 @@ import case
 from duplex import pattern
 from host_broker import HostBroker
 from netns import binary, eventually, library, preload_env
+from tcx import EGRESS, INGRESS, attached
 
 PORT = 7960
 PATIENCE = 40.0  # seconds that a peer waits for a byte: a stopped program, a link that is down and the retransmissions after it
-SYS_BPF, PROG_QUERY, TCX = 321, 16, (46, 47)  # x86-64; linux/bpf.h: BPF_TCX_INGRESS, BPF_TCX_EGRESS
 # What a server may be short of: its environment, and options of prlimit.
 SHORT = (({}, ()), ({}, ()), ({"VMA_RX_BUFS": 300}, ()), ({}, ("--memlock=65536",)), ({}, ("--nofile=60",)), ({}, ("--fsize=4096",)),
          ({"VMA_BROKER": 0}, ()), ({"VMA_TCP_MAX_MEMORY": "4M"}, ()))
-
-
-def attached(space):
-    """How many programs hang on the TCX hooks of the namespace's interface."""
-    def count():
-        total = 0
-        for kind in TCX:
-            attr = ctypes.create_string_buffer(struct.pack("IIIIQIIQQQ", socket.if_nametoindex(space.dev), kind, 0, 0, 0, 0, 0, 0, 0, 0), 120)
-            if ctypes.CDLL(None, use_errno=True).syscall(SYS_BPF, PROG_QUERY, attr, len(attr)) != 0:
-                raise OSError(ctypes.get_errno(), "BPF_PROG_QUERY")
-            total += struct.unpack_from("I", attr, 24)[0]
-        return total
-    return space.call(count)
 
 
 class Server:
@@ -234,7 +219,7 @@ class Chaos(case.NetCase):
         return [name for name in found if "memfd:" in name or "pidfd" in name]
 
     def nothing_is_left(self):
-        self.assertGreater(attached(self.b), 0)  # so the question can be answered
+        self.assertGreater(attached(self.b, INGRESS, EGRESS), 0)  # so the question can be answered
         for server in self.servers:
             server.process.send_signal(signal.SIGKILL)
             server.process.wait(10, output=False)
@@ -243,7 +228,7 @@ class Chaos(case.NetCase):
         self.host.kill(signal.SIGTERM)
         self.keeper.kill()
         self.assertTrue(eventually(lambda: not self.b.pids(), 70), self.b.run(["ps", "ax"]).out)
-        self.assertTrue(eventually(lambda: attached(self.b) == 0, 10), f"{attached(self.b)} programs on the interface")
+        self.assertTrue(eventually(lambda: attached(self.b, INGRESS, EGRESS) == 0, 10), f"{attached(self.b, INGRESS, EGRESS)} programs on the interface")
         # Pages of dead processes: the next who looks or publishes removes them.
         subprocess.run([binary("vma_stats"), "-k", self.folder], capture_output=True, check=False, timeout=20)
         self.assertEqual([name for name in os.listdir(self.folder) if name != "programs"], [])

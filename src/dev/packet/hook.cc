@@ -447,7 +447,7 @@ Status Hook::ensure_guard() {
         if (!exists) l.fd.reset();
     }
     for (const InterfaceBrief& i : *interfaces) {
-        if (!i.up() || !i.has_ethernet_header()) continue;
+        if (!i.has_ethernet_header()) continue;  // down as well: when it comes up it is too late
         const Status s =
             ensure_link(i.ifindex, bpf::kTcxEgress, tx_program_.fd(), head().tx_program);
         if (!s && s.error() != ENODEV) return Errno{ENETUNREACH};

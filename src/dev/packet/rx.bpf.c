@@ -5,7 +5,7 @@
 //          there; multicast is copied to every ring that has the group and goes on to the kernel, marked, and so are UDP
 //          fragments for the rings that put them together themselves; everything else goes on to the kernel untouched.
 // vma_tx   the guard: what the kernel itself sends for a guarded tuple (RST and ACK of a twin that knows nothing) ends here.
-//          The rings' own frames leave by PACKET_QDISC_BYPASS and never pass it.
+//          The rings' own frames leave by PACKET_QDISC_BYPASS and pass it only on an interface below their own.
 // vma_twin the filter of a twin that is in a group, or whose ring has the fragments: what its ring has a copy of is not queued
 //          a second time. What the kernel puts together has the mark of the first fragment.
 #include <linux/bpf.h>
@@ -27,6 +27,7 @@
 #endif
 #define IPV4_ETHERTYPE 0x0800
 #define ETHERNET_BYTES 14
+#define FAMILY_PACKET 17
 #define TCP_SYN 2
 #define TCP_ACK 16
 
@@ -421,6 +422,8 @@ SEC("tc") int vma_tx(struct __sk_buff* skb) {
     if (!find_flow(IPPROTO_TCP, head.ip.src, head.l4.src, head.ip.dst, head.l4.dst, &hit) ||
         !(hit.flow->flags & VMA_FLOW_GUARDED))
         return TCX_PASS_ON;
+    // The ring's own, which come by when their interface is on top of another one (bridge, macvlan).
+    if (skb->sk && skb->sk->family == FAMILY_PACKET) return TCX_PASS_ON;
     if (!hit.connected) {
         // Under a listener's flow the kernel may have connections of its own; of ours it knows nothing, and what it
         // says about those is a RST.
