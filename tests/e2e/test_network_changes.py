@@ -18,7 +18,7 @@ ports = itertools.count(7300)
 PIECE = 50_000
 
 
-class Changes(case.NetCase):
+class ChangeCase(case.NetCase):
     """A preloaded server in b echoes; the peer in a is the kernel's."""
     preload = True
 
@@ -78,6 +78,8 @@ class Changes(case.NetCase):
                     undo=["ip link del other"])
         self.change("ip link set another up", space=self.a)
 
+
+class Changes(ChangeCase):
     def test_what_has_nothing_to_do_with_it(self):
         self.other_link()
         self.change("ip address add 198.18.7.1/24 dev other", "ip route add 198.18.8.0/24 dev other")
