@@ -82,16 +82,42 @@ void Xtreme::remove(Socket& socket) {
     queue->count.fetch_sub(1, std::memory_order_release);
 }
 
+namespace {
+
+// Passes results on, and knows whether there were any.
+class Noticing final : public Completions {
+  public:
+    explicit Noticing(Completions& out) : out_(out) {}
+    bool any() const { return any_; }
+    bool room() const override { return out_.room(); }
+    void put(const Socket& socket, const Completion& completion) override {
+        any_ = true;
+        out_.put(socket, completion);
+    }
+
+  private:
+    Completions& out_;
+    bool any_ = false;
+};
+
+}  // namespace
+
 // False: there is more, and no room or no memory for it now.
 bool Xtreme::tell(Socket& socket, Completions& out) {
     XtremeTurn& turn = socket.xtreme;
     const uint32_t changed = turn.changed_.exchange(0, std::memory_order_acq_rel);
-    if (!socket.complete(out) || !out.room()) {
+    const auto later = [&] {
         turn.changed_.fetch_or(changed, std::memory_order_acq_rel);
         return false;
+    };
+    if (!socket.complete(out) || !out.room()) return later();
+    const uint32_t now = socket.poll_events() & kTold;
+    // Readable may be for a packet that came after the last one was taken, and the end of a stream may have come behind it.
+    if (now & EPOLLIN) {
+        Noticing behind(out);
+        if (!socket.complete(behind) || behind.any()) return later();
     }
     Completion news;
-    const uint32_t now = socket.poll_events() & kTold;
     const uint32_t before = turn.level_.exchange(now, std::memory_order_relaxed);
     news.events = now & changed;
     const uint32_t again = socket.kind == ObjectKind::udp ? kMore : 0;
