@@ -493,10 +493,8 @@ std::vector<Note> effect_notes(const Options& o) {
             of_profile++;
             idle_of_profile += planned;
         }
-        // Two have warnings of their own (warnings.h).
-        if (row.id == Opt::vmad_notify_dir ||
-            (row.id == Opt::mem_alloc_type && o.mem_alloc_type >= 2))
-            continue;
+        // It has a warning of its own (warnings.h).
+        if (row.id == Opt::mem_alloc_type && o.mem_alloc_type >= 2) continue;
         if (planned && o.is_given(row.id))
             notes.push_back(
                 {LogLevel::warning, fmt::format("{}={} has no effect in this version (planned: {})",

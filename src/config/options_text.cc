@@ -136,9 +136,7 @@ std::string old_names_markdown() {
 
 std::string drivers_markdown() {
     return "\n## Variables set for the drivers\n\n"
-           "For the NIC's user-space driver. The verbs ring does not set them yet: who needs one "
-           "sets it for the "
-           "program.\n\n"
+           "For the NIC's user-space driver, before the first verbs ring is looked for.\n\n"
            "| Variable | Value |\n|---|---|\n"
            "| `MLX4_DEVICE_FATAL_CLEANUP`, `MLX5_DEVICE_FATAL_CLEANUP`, "
            "`RDMAV_ALLOW_DISASSOC_DESTROY` | 1 |\n"
@@ -146,9 +144,10 @@ std::string drivers_markdown() {
            "with `VMA_BF=1`; "
            "0, 0, 1 with `VMA_BF=0` |\n"
            "| `MLX_QP_ALLOC_TYPE`, `MLX_CQ_ALLOC_TYPE` | ANON, PREFER_CONTIG or ALL for "
-           "`VMA_MEM_ALLOC_TYPE` 0, 1, 2; "
+           "`VMA_MEM_ALLOC_TYPE` 0, 1, 2, where that is set; "
            "only if unset |\n"
-           "| `RDMAV_HUGEPAGES_SAFE` | 1 with `VMA_MEM_ALLOC_TYPE=2`; only if unset |\n";
+           "| `RDMAV_HUGEPAGES_SAFE` | 1 with `VMA_MEM_ALLOC_TYPE=2`, where that is set; only if "
+           "unset |\n";
 }
 
 }  // namespace

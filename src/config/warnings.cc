@@ -87,13 +87,4 @@ std::string missing_capability_line(const CapabilityFacts& f) {
         f.interface, f.missing);
 }
 
-void warn_no_daemon(const DaemonFacts& f, const LineSink& sink) {
-    if (!f.asked_for) return;
-    box(sink, {fmt::format("No daemon: this version has no vmad, and nothing is written to {}",
-                           f.directory),
-               "(VMA_VMAD_NOTIFY_DIR). What a killed process leaves is cared for by its broker, if "
-               "it was",
-               "privileged (VMA_BROKER); a ring needs the capabilities in the process itself."});
-}
-
 }  // namespace vma

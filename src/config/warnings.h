@@ -48,10 +48,4 @@ struct CapabilityFacts {
 };
 std::string missing_capability_line(const CapabilityFacts&);
 
-struct DaemonFacts {
-    std::string directory;   // VMA_VMAD_NOTIFY_DIR
-    bool asked_for = false;  // the environment sets it
-};
-void warn_no_daemon(const DaemonFacts&, const LineSink&);
-
 }  // namespace vma

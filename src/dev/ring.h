@@ -13,6 +13,7 @@
 #include "base/drop.h"
 #include "base/ip_addr.h"
 #include "base/result.h"
+#include "base/time.h"
 #include "pkt/packet.h"
 
 namespace vma {

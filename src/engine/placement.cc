@@ -4,6 +4,7 @@
 #include <sys/random.h>
 
 #include <cstring>
+#include <mutex>
 
 #include "base/arena.h"
 #include "base/log.h"
@@ -12,6 +13,7 @@
 #include "dev/shm/shm_ring.h"
 #include "dev/verbs/port.h"
 #include "dev/verbs/verbs_ring.h"
+#include "engine/driver_environment.h"
 #include "engine/tcp_defaults.h"
 #include "pkt/pool.h"
 
@@ -88,6 +90,8 @@ Memory make_memory(const Options& options, Reason* why, std::string* text) {
 Result<Ring*> open_ring(const Interface& interface, const Options& options, const Memory& memory,
                         const char** kind, std::string* text) {
     if (options.ring_kind == kVerbs || (options.ring_kind == kAuto && may_have_verbs_ports())) {
+        static std::once_flag once;
+        std::call_once(once, [&] { set_driver_environment(options); });
         VerbsRingConfig config = verbs_settings(options);
         config.ifindex = interface.index;
         std::memcpy(config.mac.data(), interface.mac.bytes.data(), config.mac.size());
@@ -104,6 +108,7 @@ Result<Ring*> open_ring(const Interface& interface, const Options& options, cons
     config.ifindex = interface.index;
     config.mtu = interface.mtu;
     config.ring_bytes = options.packet_ring_bytes;
+    config.drop_without_packet = options.cq_keep_qp_full;
     config.pool = memory.pool;
     *kind = "packet";
     return open_packet_ring(config, text);
@@ -125,6 +130,7 @@ Shard* shard_around(const Memory& memory, Ring* ring, int ifindex, const MacAddr
     Shard* const shard = Shard::make(parts);
     if (shard != nullptr) {
         shard->tcp().memory().set_budget(&tcp_budget(options));
+        shard->tcp().set_tick(Duration::millis(options.tcp_timer_resolution_msec));
         return shard;
     }
     delete ring;
@@ -148,6 +154,7 @@ VerbsRingConfig verbs_settings(const Options& options) {
     config.prefetch_bytes_before_poll = options.rx_prefetch_bytes_before_poll;
     config.tcp_by_local = options.tcp_3t_rules;
     config.udp_by_local = options.udp_3t_rules;
+    config.drop_without_packet = options.cq_keep_qp_full;
     // A moderated wake-up is a late one, so somebody has to ask for it; whoever polls without end is never woken.
     const bool asked = options.is_set(Opt::cq_moderation_enable) ||
                        options.is_set(Opt::cq_moderation_count) ||

@@ -219,11 +219,18 @@ void Runtime::heavy_start() {
 
 NetSpace* Runtime::namespace_of(int socket_fd, Reason* why) {
     State& s = state();
-    const Result<uint64_t> key = namespace_key(socket_fd);
-    if (!key) {
-        *why = Reason::init_failed;
+    // The library cannot begin its work. Whoever would rather have no program than one on the kernel has said so.
+    const auto not_started = [&](Reason reason) -> NetSpace* {
+        *why = reason;
+        if (options().exception_handling > -2) return nullptr;
+        vma_log(error, "engine",
+                "the library cannot start ({}): the program ends (VMA_EXCEPTION_HANDLING=-2)",
+                reason_name(reason));
+        sys::raw(SYS_exit_group, 255);
         return nullptr;
-    }
+    };
+    const Result<uint64_t> key = namespace_key(socket_fd);
+    if (!key) return not_started(Reason::init_failed);
     for (unsigned i = 0; i < s.space_count.load(std::memory_order_acquire); i++)
         if (s.spaces[i]->key() == *key) return s.spaces[i];
 
@@ -235,18 +242,14 @@ NetSpace* Runtime::namespace_of(int socket_fd, Reason* why) {
         *why = Reason::network_namespace;
         return nullptr;
     }
-    if (!InternalThread::start()) {
-        *why = Reason::no_thread;
-        return nullptr;
-    }
+    if (!InternalThread::start()) return not_started(Reason::no_thread);
     auto monitor = NetworkMonitor::of_this_namespace();
     if (!monitor) {
         vma_log(
             warning, "engine",
             "cannot read the network state over netlink (errno {}): sockets stay with the kernel",
             monitor.error());
-        *why = Reason::init_failed;
-        return nullptr;
+        return not_started(Reason::init_failed);
     }
     if ((*monitor)->key() != *key) {
         // The socket was made elsewhere (passed in, or the thread has moved since).

@@ -103,7 +103,6 @@ void warn_at_start(const Options& options, const LineSink& sink) {
         pages.page_bytes = number_after(memory, "Hugepagesize:") * 1024;
     }
     warn_huge_pages(pages, sink);
-    warn_no_daemon({options.vmad_notify_dir, options.is_given(Opt::vmad_notify_dir)}, sink);
 }
 
 void warn_of_arp_flux(const NetworkView& view, const Interface& interface) {

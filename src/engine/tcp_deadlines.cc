@@ -37,6 +37,8 @@ void TcpEngine::sift_down(uint32_t i) {
 
 void TcpEngine::queue_deadline(TcpTarget& target, Instant at) {
     if (at.is_never()) return;
+    // The next tick; never earlier than asked for.
+    if (tick_.ns > 0) at.ns = (at.ns + tick_.ns - 1) / tick_.ns * tick_.ns;
     if (target.heap_index != TcpTarget::kNotQueued) {
         if (target.heap_at <= at) return;
         target.heap_at = at;

@@ -73,6 +73,17 @@ struct TcpConnection : TcpTarget {
     ListHook news_hook;  // in TcpEngine::news_
 };
 
+// So many in each second, whenever the second begins.
+struct PerSecond {
+    uint32_t most = 0, taken = 0;  // most 0: no limit
+    Instant begun{};
+    bool admits(Instant now) {
+        if (most == 0) return true;
+        if (now - begun >= Duration::seconds(1)) begun = now, taken = 0;
+        return taken < most && ++taken;
+    }
+};
+
 struct TcpListener : TcpTarget {
     TcpListener() : TcpTarget(Kind::listener) {}
     tcp::ListenState state;
@@ -81,6 +92,7 @@ struct TcpListener : TcpTarget {
     void* owner = nullptr;
     uint8_t ttl = 64, tos = 0;
     tcp::FastOpenKeys fast_open_keys;
+    PerSecond syns;                                          // VMA_TCP_MAX_SYN_RATE
     List<TcpConnection, &TcpConnection::accept_hook> ready;  // established, not accepted
     ListHook news_hook;
     uint64_t overflows = 0;
@@ -265,6 +277,8 @@ class TcpEngine {
     // For salvage.h.
     const Demux<TcpTarget>& table() const { return demux_; }
     tcp::TcpMemory& memory() { return memory_; }
+    // VMA_TCP_TIMER_RESOLUTION_MSEC: deadlines are moved on to multiples of it, so that many are one. Zero: none is.
+    void set_tick(Duration tick) { tick_ = tick; }
     const TcpEngineCounters& counters() const { return counters_; }
     const DropCounters& drops() const { return drops_; }
     DropCounters& drops() { return drops_; }
@@ -321,6 +335,7 @@ class TcpEngine {
     static TcpSink* sink_;
     Arena& arena_;
     Shard& shard_;
+    Duration tick_{};
     IsnSecret secret_, timestamp_secret_;
     tcp::TcpMemory memory_;
     Demux<TcpTarget> demux_;

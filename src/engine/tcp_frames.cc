@@ -412,6 +412,8 @@ void TcpEngine::to_connection(TcpConnection& c, Received& r, Instant now) {
 }
 
 void TcpEngine::to_listener(TcpListener& l, Received& r, Instant now, Seq iss_above, bool has_iss) {
+    if ((r.seg.flags & (tcp::kSyn | tcp::kAck | tcp::kRst)) == tcp::kSyn && !l.syns.admits(now))
+        return drops_.add(DropReason::tcp_syn_rate);
     tcp::OpenParams open;
     open.local = r.local;
     open.remote = r.remote;

@@ -11,12 +11,15 @@
 #include <algorithm>
 #include <cstring>
 
+#include <fmt/format.h>
+
 #include "base/clock.h"
 #include "sock/context.h"
 #include "sock/poll_select.h"
 #include "sock/process.h"
 #include "sock/stats_rows.h"
 #include "sock/thread_offload.h"
+#include "sock/unserved.h"
 #include "sock/using.h"
 
 namespace vma::sock {
@@ -231,7 +234,7 @@ Outcome fcntl(int fd, int cmd, long arg) {
     Using object{fd};
     Socket* socket = object.socket();
     if (socket == nullptr) return Outcome::kernel();
-    if (arg & O_ASYNC) (void)socket->hand_back(Reason::unsupported_option);  // SIGIO
+    if ((arg & O_ASYNC) && refuse_unserved(*socket, fd, "O_ASYNC")) return Outcome::error(EINVAL);
     const int result = sys::fcntl(fd, cmd, arg);
     if (result < 0) return Outcome::error(-result);
     socket->set_nonblocking(arg & O_NONBLOCK);
@@ -241,8 +244,8 @@ Outcome fcntl(int fd, int cmd, long arg) {
 Outcome ioctl(int fd, unsigned long request, void* arg) {
     Using object{fd};
     if (TcpSocket* tcp = object.tcp(); tcp && arg) {
-        if (request == FIOASYNC && *static_cast<int*>(arg))
-            (void)tcp->hand_back(Reason::unsupported_option);  // SIGIO
+        if (request == FIOASYNC && *static_cast<int*>(arg) && refuse_unserved(*tcp, fd, "FIOASYNC"))
+            return Outcome::error(EINVAL);
         return tcp->ioctl(fd, request, arg);
     }
     UdpSocket* socket = object.udp();
@@ -281,7 +284,7 @@ Outcome ioctl(int fd, unsigned long request, void* arg) {
             return Outcome::value(0);
         }
         case FIOASYNC:
-            (void)socket->hand_back(Reason::unsupported_option);
+            if (refuse_unserved(*socket, fd, "FIOASYNC")) return Outcome::error(EINVAL);
             return Outcome::kernel();
         default:
             return Outcome::kernel();

@@ -1,5 +1,7 @@
 #include "sock/context.h"
 
+#include <algorithm>
+
 #include "base/clock.h"
 
 namespace vma::sock {
@@ -45,6 +47,18 @@ uint32_t Context::kernel_poll_ratio() {
 
 bool Context::kernel_poll_ratio_is_set() {
     return Runtime::options().is_set(Opt::rx_udp_poll_os_ratio);
+}
+
+Context::KernelTurns Context::kernel_turns(std::atomic<uint32_t>& calls) {
+    const Options& options = Runtime::options();
+    KernelTurns turns{32, true};
+    if (options.is_set(Opt::select_poll_os_ratio))
+        turns.every = options.select_poll_os_ratio ? options.select_poll_os_ratio : UINT32_MAX;
+    if (options.is_set(Opt::select_skip_os)) {
+        const uint32_t skip = std::max(options.select_skip_os, 1u);
+        turns.complete = calls.fetch_add(1, std::memory_order_relaxed) % skip == 0;
+    }
+    return turns;
 }
 
 }  // namespace vma::sock

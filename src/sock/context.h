@@ -1,6 +1,7 @@
 // Context: what the socket layer asks the engine and the configuration for, in the words of this layer.
 #pragma once
 
+#include <atomic>
 #include <span>
 
 #include "engine/runtime.h"
@@ -20,6 +21,14 @@ struct Context {
     static Duration drain_spacing() {
         return Duration::nanos(Runtime::options().rx_cq_drain_rate_nsec);
     }
+    // poll and select: the turns of a call's polling in which the kernel's descriptors are looked at (the first always), and
+    // whether they are, too, once something of ours is ready, so that the answer is complete. It always is, as Linux's, while
+    // VMA_SELECT_SKIP_OS is unset.
+    struct KernelTurns {
+        uint32_t every;
+        bool complete;
+    };
+    static KernelTurns kernel_turns(std::atomic<uint32_t>& calls);
 };
 
 }  // namespace vma::sock

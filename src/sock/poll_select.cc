@@ -46,8 +46,15 @@ class Scratch {
 // One set of descriptors under poll: ours are looked at here, the others are handed to the kernel's poll.
 class PollSet final : public WaitTarget {
   public:
-    PollSet(pollfd* fds, nfds_t n)
-        : fds_(fds), n_(n), members_(n), held_(n), sleepers_(n), kernel_(n), kernel_index_(n) {}
+    PollSet(pollfd* fds, nfds_t n, Context::KernelTurns turns)
+        : turns_(turns),
+          fds_(fds),
+          n_(n),
+          members_(n),
+          held_(n),
+          sleepers_(n),
+          kernel_(n),
+          kernel_index_(n) {}
     ~PollSet() {
         for (nfds_t i = 0; i < built_; i++) {
             Object* const object = held_.data()[i].object;
@@ -113,9 +120,8 @@ class PollSet final : public WaitTarget {
                 if (events) count++;
             }
         }
-        // The kernel's side: after a sleep its answer is there; else it is asked in the first and every 32nd turn, and
-        // whenever something of ours is ready, so that the answer of one call is complete.
-        if (kernel_count_ && !slept && (count != 0 || turn_++ % 32 == 0)) {
+        // The kernel's side: after a sleep its answer is there; else it is asked in its turns.
+        if (kernel_count_ && !slept && is_kernels_turn()) {
             const timespec zero{};
             if (sys::ppoll(kernel_.data(), kernel_count_, &zero) < 0)
                 for (size_t k = 0; k < kernel_count_; k++) kernel_.data()[k].revents = 0;
@@ -169,6 +175,7 @@ class PollSet final : public WaitTarget {
         Object* object;
         bool pinned;
     };
+    bool is_kernels_turn() { return count != 0 ? turns_.complete : turn_++ % turns_.every == 0; }
     static bool moved(Pollable* member) {
         return member && member->kind == ObjectKind::tcp && !crossing(member) &&
                static_cast<TcpSocket*>(member)->state() == SocketState::kernel;
@@ -224,6 +231,7 @@ class PollSet final : public WaitTarget {
         return socket.state() != SocketState::kernel;
     }
 
+    const Context::KernelTurns turns_;
     pollfd* fds_;
     const nfds_t n_;
     nfds_t built_ = 0;
@@ -241,6 +249,7 @@ class PollSet final : public WaitTarget {
 struct Place {
     SpinGovernor governor;
     ReadyCounts counts;
+    std::atomic<uint32_t> calls{0};
     stats::RowHandle row;
 };
 Place g_poll, g_select;
@@ -295,7 +304,7 @@ Outcome poll_mixed(pollfd* fds, nfds_t n, const timespec* timeout, const sigset_
     bool any = false;
     for (nfds_t i = 0; i < n && !any; i++) any = fds[i].fd >= 0 && maybe_ours(fds[i].fd);
     if (!any) return Outcome::kernel();
-    PollSet set(fds, n);
+    PollSet set(fds, n, Context::kernel_turns(g_poll.calls));
     if (!set.build()) return Outcome::error(ENOMEM);
     if (!set.ours()) return Outcome::kernel();
     const int result = wait_on(g_poll, set, timeout, mask);
@@ -331,7 +340,7 @@ Outcome select_mixed(int nfds, fd_set* read, fd_set* write, fd_set* except, time
                            (has(except, fd) ? POLLPRI : 0);
         if (events) fds.data()[n++] = {fd, short(events), 0};
     }
-    PollSet set(fds.data(), n);
+    PollSet set(fds.data(), n, Context::kernel_turns(g_select.calls));
     if (!set.build()) return Outcome::error(ENOMEM);
     if (!set.ours()) return Outcome::kernel();
     const Instant start = monotonic_now();

@@ -245,7 +245,7 @@ class TcpTransfer final : public WaitTarget {
         }
         const Instant now = monotonic_now();
         t.cfg.cork = s.cork;
-        if (t.out.room() == 0) shard_->poll();
+        if (t.out.room() == 0 || socket_.options_.poll_on_send) shard_->poll();
         bool any = false;
         while (s.done < s.wanted && t.can_send()) {
             iovec step[IovCursor::kStep];

@@ -122,6 +122,7 @@ void TcpSocket::activate_listener(int fd) {
         }
         (*listener)->ttl = uint8_t(int_option(fd, IPPROTO_IP, IP_TTL, 64));
         (*listener)->tos = uint8_t(options_.tos);
+        (*listener)->syns.most = uint32_t(Runtime::options().tcp_max_syn_rate);
         apply_fast_open(**listener);
         unsigned steered = 0;
         for (unsigned i = 0; i < n && room_for_flow(); i++) {

@@ -15,6 +15,7 @@
 #include "sock/option_rows.h"
 #include "sock/tcp_info.h"
 #include "sock/tcp_socket.h"
+#include "sock/unserved.h"
 
 namespace vma::sock {
 namespace {
@@ -49,6 +50,23 @@ int synack_repetitions(int seconds) {
     return count;
 }
 
+// Would Linux take the value, and does options_to_twin() tell the twin of it, whatever it was before?
+bool twin_may_wait(int level, int name, int n) {
+    if (level == SOL_SOCKET) return name == SO_KEEPALIVE;
+    if (level != IPPROTO_TCP) return false;
+    switch (name) {
+        case TCP_KEEPIDLE:
+        case TCP_KEEPINTVL:
+            return n >= 1 && n <= 32767;
+        case TCP_KEEPCNT:
+            return n >= 1 && n <= 127;
+        case TCP_USER_TIMEOUT:
+            return n >= 1;
+        default:
+            return false;
+    }
+}
+
 Outcome put_int(int n, void* value, socklen_t* len) { return put(&n, sizeof n, value, len); }
 
 }  // namespace
@@ -58,6 +76,7 @@ void TcpSocket::preset_options(int fd) {
     const int on = 1;
     options_.nodelay = Runtime::options().tcp_nodelay &&
                        sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0;
+    options_.poll_on_send = Runtime::options().rx_poll_on_tx_tcp;
 }
 
 // options_ was changed: a live connection or listener hears of it. control_ is held: both stay.
@@ -87,12 +106,16 @@ void TcpSocket::config_changed(bool acknowledge_owed) {
     shard_->tcp().flush(now);
 }
 
-// Switches that programs turn with every message (TCP_CORK around each response of nginx). Linux refuses no value of them, so
-// the twin of a connection hears of them when somebody looks at it. True: done.
+// Options of which the twin of a connection hears only when somebody looks at it, because Linux refuses no such value: switches
+// that programs turn with every message (TCP_CORK around each response of nginx), with VMA_AVOID_SYS_CALLS_ON_TCP_FD those that
+// options_to_twin() puts in order again. True: done.
 bool TcpSocket::turn_switch(int fd, int level, int name, const void* value, socklen_t len) {
-    if (level != IPPROTO_TCP || (name != TCP_CORK && name != TCP_NODELAY && name != TCP_QUICKACK))
-        return false;
     if (value == nullptr || int(len) < int(sizeof(int))) return false;
+    const bool turned =
+        level == IPPROTO_TCP && (name == TCP_CORK || name == TCP_NODELAY || name == TCP_QUICKACK);
+    if (!turned && !(Runtime::options().avoid_sys_calls_on_tcp_fd &&
+                     twin_may_wait(level, name, option_number(value, len))))
+        return false;
     std::lock_guard guard(control_);
     if (connection_ == nullptr || state() != SocketState::offloaded) return false;
     twin_has_options_ = false;
@@ -106,15 +129,19 @@ Outcome TcpSocket::set_option(int fd, int level, int name, const void* value, so
     if (state() == SocketState::kernel && effect == Effect::to_kernel) never_adopt();
     if (Outcome kernel; in_kernel(&kernel)) return kernel;
     const bool live = state() == SocketState::offloaded;
+    const Unserved mode = unserved();
+    const auto what = [&] { return fmt::format("socket option level {} name {}", level, name); };
+    if (effect == Effect::to_kernel && mode == Unserved::refuse && !live) {
+        tell_unserved(fd, what());
+        return Outcome::error(EINVAL);
+    }
     if (live && (effect == Effect::to_kernel || effect == Effect::before_open)) {
         // What the kernel would refuse anyway is no reason to move: a level of another family or protocol.
         if (level != SOL_SOCKET && level != IPPROTO_IP && level != IPPROTO_TCP)
             if (const int refused = sys::setsockopt(fd, level, name, value, len); refused < 0)
                 return Outcome::error(-refused);
-        vma_log(info, "sock",
-                "fd {}: socket option level {} name {} is the kernel's: the socket is handed back",
-                fd, level, name);
-        if (hand_back(Reason::unsupported_option)) return Outcome::kernel();
+        if (refuse_unserved(*this, fd, what())) return Outcome::error(EINVAL);
+        if (mode == Unserved::hand_back && state() == SocketState::kernel) return Outcome::kernel();
     }
     // The twin is closed, where Linux takes what it refuses to a connection.
     if (live && level == IPPROTO_TCP && name == TCP_WINDOW_CLAMP && value && len >= sizeof(int) &&
@@ -123,7 +150,7 @@ Outcome TcpSocket::set_option(int fd, int level, int name, const void* value, so
     if (live && turn_switch(fd, level, name, value, len)) return Outcome::value(0);
     const int result = sys::setsockopt(fd, level, name, value, len);
     if (result < 0) return Outcome::error(-result);
-    if (effect == Effect::to_kernel && !live) {
+    if (effect == Effect::to_kernel && !live && mode == Unserved::hand_back) {
         std::lock_guard guard(control_);
         drop_failed_connection();
         if (state() == SocketState::undecided) become_kernel(Reason::unsupported_option);
@@ -300,7 +327,6 @@ void TcpSocket::options_to_twin(int fd) const {
         if (value) put_any(level, name, value);
     };
     put(SOL_SOCKET, SO_REUSEADDR, options_.reuseaddr);
-    put(SOL_SOCKET, SO_KEEPALIVE, options_.keepalive);
     put(SOL_SOCKET, SO_RCVBUF, options_.rcvbuf);
     put(SOL_SOCKET, SO_SNDBUF, options_.sndbuf);
     put(SOL_SOCKET, SO_PRIORITY, options_.priority);
@@ -308,6 +334,7 @@ void TcpSocket::options_to_twin(int fd) const {
         put(SOL_SOCKET, SO_RCVLOWAT, low);
     put(SOL_SOCKET, SO_MARK, options_.mark);
     // Zero is news, too: turn_switch().
+    put_any(SOL_SOCKET, SO_KEEPALIVE, options_.keepalive);
     put_any(IPPROTO_TCP, TCP_NODELAY, options_.nodelay);
     put_any(IPPROTO_TCP, TCP_CORK, options_.cork);
     put_any(IPPROTO_TCP, TCP_QUICKACK, options_.quickack);

@@ -340,6 +340,7 @@ class TcpSocket final : public Socket {
     // Options, kept for connections that are made later (and inherited by accepted ones).
     struct {
         bool nodelay = false, cork = false, quickack = true, keepalive = false;
+        bool poll_on_send = false;                     // VMA_RX_POLL_ON_TX_TCP
         int keepidle = 0, keepintvl = 0, keepcnt = 0;  // 0: sysctl
         int user_timeout_ms = 0, max_seg = 0, sndbuf = 0, rcvbuf = 0, syncnt = 0, linger2 = 0,
             window_clamp = 0;

@@ -13,6 +13,7 @@
 #include "engine/surroundings.h"
 #include "sock/option_rows.h"
 #include "sock/udp_socket.h"
+#include "sock/unserved.h"
 
 namespace vma::sock {
 namespace {
@@ -78,6 +79,11 @@ IpAddr group_of(int name, const void* value, socklen_t len) {
 Outcome UdpSocket::set_option(int fd, int level, int name, const void* value, socklen_t len) {
     if (state() == SocketState::kernel) return Outcome::kernel();
     const Effect effect = effect_in(kRows, level, name);
+    const auto what = [&] { return fmt::format("socket option level {} name {}", level, name); };
+    if (effect == Effect::to_kernel && unserved() == Unserved::refuse) {
+        tell_unserved(fd, what());
+        return Outcome::error(EINVAL);
+    }
     const int result = sys::setsockopt(fd, level, name, value, len);
     if (result < 0) return Outcome::error(-result);
     auto want_if = [&](bool wanted, uint32_t bit) {
@@ -189,11 +195,7 @@ Outcome UdpSocket::set_option(int fd, int level, int name, const void* value, so
             follow_pacing(fd);
             break;
         case Effect::to_kernel:
-            vma_log(
-                info, "sock",
-                "fd {}: socket option level {} name {} is the kernel's: the socket is handed back",
-                fd, level, name);
-            hand_back(Reason::unsupported_option);
+            (void)refuse_unserved(*this, fd, what());
             break;
     }
     return Outcome::value(0);

@@ -2,10 +2,13 @@
 TCP_INFO of the other end, its counters), from /proc or from the statistics. The same program runs with the default before.
 """
 
+import contextlib
 import json
 import os
 import re
 import select
+import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -13,7 +16,7 @@ import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
-from netns import binary, eventually
+from netns import binary, eventually, library, preload_env
 
 PORT = 7950
 TIMESTAMPS, SCALING = 1, 4  # bits of tcpi_options
@@ -29,8 +32,8 @@ class Settings(case.NetCase):
         self.tcp.listen(8)
         self.tcp.settimeout(20)
 
-    def start(self, what, *args, until="ready", **variables):
-        program = self.python(self.b, "settings.py", what, *args, preload=True, start=True, stdin=subprocess.PIPE,
+    def start(self, what, *args, until="ready", prefix=(), **variables):
+        program = self.python(self.b, "settings.py", what, *args, preload=True, start=True, stdin=subprocess.PIPE, prefix=prefix,
                               env={"VMA_STATS_SHMEM_DIR": self.folder, **variables})
         program.expect(rf"(?m)^{until}$", 20)
         return program
@@ -224,7 +227,8 @@ class Settings(case.NetCase):
             process = self.process(program)
             (ours,) = (s["counters"] for s in process["sockets"] if s["local"] == f"{self.b.ip}:{PORT}")
             (ring,) = process["rings"]
-            return (ours, ring) if ring["rx_frames"] >= datagrams or ring["pool_refused"] else None
+            arrived = ring["rx_frames"] + sum(ring["drops"].values())
+            return (ours, ring) if arrived >= datagrams or not ring["drops"] and ring["pool_refused"] else None
 
         seen = eventually(look)
         self.assertIsNotNone(seen, "the ring has not seen them")
@@ -244,7 +248,9 @@ class Settings(case.NetCase):
         self.assertEqual(mapped - less, 2 * (7 << 20))  # the receive area stands twice, so that a frame is in one piece
         ours, ring, _ = self.unread(40, VMA_RX_BYTES_MIN="60000", VMA_RX_BUFS="10")
         self.assertEqual(ring["pool_high_water"], 10)
-        self.assertGreater(ring["pool_refused"], 0)
+        self.assertEqual(ring["drops"], {"no_buffer": 30})
+        ours, ring, _ = self.unread(40, VMA_RX_BYTES_MIN="60000", VMA_RX_BUFS="10", VMA_CQ_KEEP_QP_FULL="0")
+        self.assertEqual((ring["pool_high_water"], ring["rx_frames"], ring["drops"]), (10, 10, {}))
 
     def test_looks_at_the_kernel(self):
         for ratio, least, most in (("1", 1, 1), ("300", 2, 300), ("0", 0, 0)):
@@ -286,6 +292,97 @@ class Settings(case.NetCase):
         self.assertGreater(seen["polling_ns"], 0)
         seen = self.waits("poll", lambda w: w["poll_miss"] > 0, VMA_SPIN_MAX_USEC="0")
         self.assertEqual((seen["poll_miss"] > 0, seen["polling_ns"]), (True, 0))
+
+    def test_kernel_descriptors_beside_ours(self):
+        """In an answer that something of ours is ready for, and while polling. The pipe is always ready."""
+        for settings, told in (({}, 20), ({"VMA_SELECT_SKIP_OS": "4"}, 5), ({"VMA_SELECT_SKIP_OS": "0"}, 20),
+                               ({"VMA_SELECT_SKIP_OS": "4", "VMA_SELECT_POLL_OS_FORCE": "1"}, 20)):
+            program = self.start("both", self.b.ip, PORT, 20, **settings)
+            self.send_one()
+            program.expect(rf"(?m)^told {told}$")
+            self.end(program)
+        for ratio, told in (("1", "input"), ("0", "socket")):
+            program = self.start("first", self.b.ip, PORT, VMA_SELECT_POLL="-1", VMA_SELECT_SKIP_OS="1000000",
+                                 VMA_SELECT_POLL_OS_RATIO=ratio)
+
+            def looks():
+                return sum(ring["empty_polls"] for ring in self.process(program)["rings"])
+
+            before = looks()
+            self.assertTrue(eventually(lambda: looks() > before + 1000))  # it is in the call, and beyond its first look
+            program.tell("text")
+            if ratio == "0":
+                self.send_one()
+            program.expect(rf"(?m)^told {told}$")
+            self.end(program)
+
+    def send_one(self):
+        self.introduce(self.a, self.b)
+        with self.a.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+            peer.sendto(b"text", (self.b.ip, PORT))
+
+    def test_unserved(self):
+        for value, said, path, told in (("-1", "taken", "offloaded", None), ("0", "taken", "kernel", None), ("1", "taken", "kernel", "ERROR"),
+                                        ("2", "refused 22", "offloaded", "ERROR"), (None, "taken", "kernel", "INFO")):
+            for kind in ("tcp", "udp"):
+                with self.subTest(value=value, kind=kind):
+                    program = self.start("unserved", (self.b if kind == "udp" else self.a).ip, PORT, kind,
+                                         **({"VMA_EXCEPTION_HANDLING": value} if value else {}))
+                    program.expect(rf"(?m)^{said}$")
+                    (ours,) = [s for s in self.process(program)["sockets"] if s["protocol"] == kind]
+                    self.assertEqual(ours["path"], path)
+                    levels = re.findall(r"VMA (\w+): fd \d+: socket option level 1 name 5 is the kernel's", program.out)
+                    self.assertEqual(levels, [told] if told else [], program.out)
+                    self.end(program)
+        done = self.python(self.b, "settings.py", "unserved", self.b.ip, PORT, "udp", preload=True, env={"VMA_EXCEPTION_HANDLING": "3"})
+        self.assertEqual(done.rc, -signal.SIGABRT, done.out)
+
+    def test_start_that_fails(self):
+        """A user who may have no second thread: the program goes on without us, or ends, as it is told."""
+        os.chmod(self.folder, 0o755)
+        script, lib = (shutil.copy(path, self.folder) for path in (os.path.join(case.SUPPORT, "settings.py"), library()))
+        for value, end in (("-1", 0), ("-2", 255)):
+            done = self.b.run(["/usr/bin/python3", "-B", script, "unread", self.b.ip, PORT], env={
+                **preload_env(lib), "VMA_EXCEPTION_HANDLING": value, "VMA_STATS_SHMEM_DIR": ""}, prefix=[
+                    "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "prlimit", "--nproc=1"])
+            self.assertEqual(done.rc, end, done.out)
+
+    def test_options_without_system_calls(self):
+        for value, calls in (("0", 50), ("1", 0)):
+            log = os.path.join(self.folder, "calls")
+            program = self.start("options_of_a_connection", self.a.ip, PORT, 10, VMA_AVOID_SYS_CALLS_ON_TCP_FD=value,
+                                 prefix=["strace", "-D", "-f", "-qq", "-e", "trace=setsockopt,write", "-o", log])
+            self.assertEqual(program.expect(r"(?m)^now (.*)$").group(1), "1 10 10 10 10")
+            self.end(program)
+            with open(log) as f:
+                before = f.read().partition('"set\\n"')[0]
+            self.assertEqual(len(re.findall(r"SO_KEEPALIVE|TCP_KEEPIDLE|TCP_KEEPINTVL|TCP_KEEPCNT|TCP_USER_TIMEOUT", before)), calls, before)
+
+    def test_look_of_a_send(self):
+        """Looks at the ring: with each send, or when something arrives. Nagle keeps the acknowledgements few."""
+        for value, many in (("0", False), ("1", True)):
+            program = self.start("sends", self.a.ip, PORT, 5000, VMA_RX_POLL_ON_TX_TCP=value)
+            (ring,) = self.process(program)["rings"]
+            self.assertEqual(ring["polls"] + ring["empty_polls"] >= 5000, many, ring)
+            self.end(program)
+
+    def test_connection_requests(self):
+        self.introduce(self.a, self.b)
+        for rate, limited in (("0", False), ("2", True)):
+            program = self.start("listen", self.b.ip, PORT, VMA_LISTEN_EAGER="1", VMA_TCP_MAX_SYN_RATE=rate)
+            with contextlib.ExitStack() as clients:
+                for _ in range(8):
+                    client = clients.enter_context(self.a.socket(socket.AF_INET, socket.SOCK_STREAM))
+                    client.setblocking(False)
+                    client.connect_ex((self.b.ip, PORT))
+
+                def counted():
+                    (ring,) = self.process(program)["rings"]
+                    return ring["rx_frames"] >= 8 and ring["drops"].get("tcp_syn_rate", 0)
+
+                self.assertTrue(eventually(lambda: counted() is not False))
+                self.assertEqual(counted() > 0, limited, self.process(program)["rings"])
+            self.end(program)
 
     def test_crash(self):
         for value, told in (("0", 0), ("1", 1)):

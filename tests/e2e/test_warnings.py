@@ -111,10 +111,6 @@ class Said(Talk):
         for fd in range(3):
             self.assertEqual(out.count(f"fd {fd + 3}: socket option level 1 name 5 is the kernel's"), 1, out)
 
-    def test_no_daemon(self):
-        out = self.talk(**self.quiet(VMA_VMAD_NOTIFY_DIR="/tmp/vma-none"))
-        self.said_once(out, "No daemon", "nothing is written to /tmp/vma-none")
-
     def test_netserver(self):
         program = os.path.join(self.folder, "netserver")
         os.symlink("/usr/bin/python3", program)
@@ -125,8 +121,8 @@ class Said(Talk):
             self.assertEqual(done.out.count("netserver forks for each test"), told, done.out)
 
     def test_settings(self):
-        out = self.talk(**self.quiet(VMA_RX_POLL="x", VMA_GRO_STREAMS_MAX="1", VMA_RX_POLL_YIELD="1000", VMA_RX_POL="1", XLIO_STRQ="1", VMA_SPEC="latency"))
-        self.said_once(out, 'VMA_RX_POLL="x": not a number; expected -1..100000000', "VMA_GRO_STREAMS_MAX=1 has no effect in this",
+        out = self.talk(**self.quiet(VMA_RX_POLL="x", VMA_RING_LIMIT_PER_INTERFACE="1", VMA_RX_POLL_YIELD="1000", VMA_RX_POL="1", XLIO_STRQ="1", VMA_SPEC="latency"))
+        self.said_once(out, 'VMA_RX_POLL="x": not a number; expected -1..100000000', "VMA_RING_LIMIT_PER_INTERFACE=1 has no effect in this",
                        "VMA_RX_POLL_YIELD has no effect: A wait that goes on polling offers its CPU",
                        "VMA_RX_POL is not a variable of this library; the nearest is VMA_RX_POLL", "XLIO_STRQ is ignored",
                        "values have no effect in this version")

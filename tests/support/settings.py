@@ -2,6 +2,7 @@
 its input."""
 
 import ctypes
+import os
 import select
 import socket
 import sys
@@ -100,6 +101,70 @@ def queued(ip, port, count):
     return s
 
 
+def both(ip, port, calls):
+    """How many of so many calls of poll() tell of a pipe while a datagram waits, too."""
+    s = unread(ip, port)
+    print("ready", flush=True)
+    ours, all_of_them = select.poll(), select.poll()
+    pipe, end = os.pipe()
+    os.write(end, b"x")
+    ours.register(s, select.POLLIN)
+    ours.poll()
+    for fd in (s.fileno(), pipe):
+        all_of_them.register(fd, select.POLLIN)
+    print("told", sum(pipe in dict(all_of_them.poll()) for _ in range(int(calls))), flush=True)
+    return s, pipe, end
+
+
+def first(ip, port):
+    """Which of a socket and standard input poll() tells of first; called once before, when there is nothing."""
+    s = unread(ip, port)
+    waiting = select.poll()
+    for fd in (s.fileno(), 0):
+        waiting.register(fd, select.POLLIN)
+    waiting.poll(0)
+    print("ready", flush=True)
+    print("told", *sorted("input" if fd == 0 else "socket" for fd, _ in waiting.poll()), flush=True)
+    return s
+
+
+def unserved(ip, port, kind):
+    """Asks for what only the kernel has, for a socket that is offloaded."""
+    if kind == "tcp":
+        s = socket.create_connection((ip, int(port)), timeout=10)
+    else:
+        s = unread(ip, port)
+    try:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_DONTROUTE, 1)
+        print("taken", flush=True)
+    except OSError as error:
+        print("refused", error.errno, flush=True)
+    return s
+
+
+def options_of_a_connection(ip, port, times):
+    """Sets options again and again, then looks at them."""
+    s = socket.create_connection((ip, int(port)), timeout=10)
+    options = ((socket.SOL_SOCKET, socket.SO_KEEPALIVE), (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE),
+               (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL), (socket.IPPROTO_TCP, socket.TCP_KEEPCNT),
+               (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
+    for i in range(int(times)):
+        for level, name in options:
+            s.setsockopt(level, name, i + 1)
+    print("set", flush=True)
+    print("now", *(s.getsockopt(level, name) for level, name in options), flush=True)
+    return s
+
+
+def sends(ip, port, count):
+    """So many small sends, and nothing else (with a timeout Python calls poll() before each)."""
+    s = socket.create_connection((ip, int(port)), timeout=10)
+    s.settimeout(None)
+    for _ in range(int(count)):
+        s.send(b"x")
+    return s
+
+
 def crash(ip, port):
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     s.bind((ip, int(port)))
@@ -107,7 +172,8 @@ def crash(ip, port):
     ctypes.string_at(8)
 
 
-MODES = (connect, listen, datagram, options, unread, answers, looks, queued, crash)
+MODES = (connect, listen, datagram, options, unread, answers, looks, queued, both, first, unserved, options_of_a_connection, sends,
+         crash)
 sockets = {mode.__name__: mode for mode in MODES}[sys.argv[1]](*sys.argv[2:])
 print("ready", flush=True)
 sys.stdin.read()

@@ -171,7 +171,7 @@ Status PacketRing::open_lent(const PacketRingConfig& config, std::string* why) {
     // First what makes it ours: from then on others see that its owner lives.
     Status s = token_map_.map(lent.token, 4096, PROT_READ, 0);
     if (s) s = gates_.map(lent.owner);
-    if (s) s = receiver_.open(lent.data, lent.bytes, *config.pool);
+    if (s) s = receiver_.open(lent.data, lent.bytes, *config.pool, config.drop_without_packet);
     if (s) s = map_doorbell(std::exchange(lent.bell, -1));
     if (s) s = transmitter_.adopt(std::exchange(lent.transmit, -1));
     if (s) s = ingress_.adopt(std::exchange(lent.ingress, -1));
@@ -214,7 +214,8 @@ Status PacketRing::open_rings(Hook& hook, const PacketRingConfig& config, std::s
         return Errno{-bell};
     }
     const auto slot = hook.claim(data, bell);
-    Status s = slot ? receiver_.open(data, bytes, *config.pool) : Status(Errno{slot.error()});
+    Status s = slot ? receiver_.open(data, bytes, *config.pool, config.drop_without_packet)
+                    : Status(Errno{slot.error()});
     sys::close(data);  // the mappings keep it
     if (slot) slot_ = *slot;
     const Status belled = map_doorbell(bell);
@@ -373,6 +374,7 @@ RingCounters PacketRing::counters() const {
     c.tx_frames = tx_frames_;
     c.tx_bytes = tx_bytes_;
     c.drops.add(DropReason::ring_damaged, receiver_.malformed());
+    c.drops.add(DropReason::no_buffer, receiver_.dropped());
     c.tx_refused = tx_refused_;
     return c;
 }

@@ -26,7 +26,9 @@ struct PacketRingConfig {
     int ifindex = 0;
     uint32_t mtu = 1500;
     uint32_t ring_bytes = 8u << 20;  // rounded up to a power of two, at least kLeastRingBytes
-    PacketPool* pool = nullptr;      // of the shard; outlives the ring and every packet it gave out
+    bool drop_without_packet =
+        false;                   // pool exhausted: a frame that arrives is dropped, else it waits
+    PacketPool* pool = nullptr;  // of the shard; outlives the ring and every packet it gave out
 };
 inline constexpr uint32_t kLeastRingBytes = 256 * 1024;
 

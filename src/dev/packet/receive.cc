@@ -25,7 +25,7 @@ Carriers g_carriers;
 
 }  // namespace
 
-Status Receiver::open(int ring, uint32_t bytes, PacketPool& pool) {
+Status Receiver::open(int ring, uint32_t bytes, PacketPool& pool, bool drop) {
     constexpr size_t kPage = 4096;
     if (Status s = consumer_map_.map(ring, kPage, PROT_READ | PROT_WRITE, 0); !s) return s;
     if (Status s = producer_map_.map(ring, kPage + 2 * size_t(bytes), PROT_READ, kPage, true); !s)
@@ -37,6 +37,7 @@ Status Receiver::open(int ring, uint32_t bytes, PacketPool& pool) {
     data_ = producer_map_.at() + kPage;
     mask_ = bytes - 1;
     pool_ = &pool;
+    drop_ = drop;
     return {};
 }
 
@@ -48,7 +49,8 @@ void Receiver::forget() {
 unsigned Receiver::recv(std::span<Packet> out) {
     unsigned n = 0;
     if (at_ - freed_ > (mask_ + 1) / 2) move_old_loans();
-    while (n < out.size()) {
+    const uint64_t most = dropped_ + out.size();  // so that the caller is not kept here
+    while (n < out.size() && dropped_ < most) {
         if (at_ == produced_) {
             produced_ = __atomic_load_n(producer_, __ATOMIC_ACQUIRE);
             if (at_ == produced_) break;
@@ -102,7 +104,11 @@ Packet Receiver::take_record(const uint8_t* record, uint32_t record_bytes, uint6
         }
     }
     if (!p) {
-        *wait = true;
+        *wait = !drop_;
+        if (drop_) {
+            ++dropped_;
+            pass(end);
+        }
         return {};
     }
     if (p->lender)

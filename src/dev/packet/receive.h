@@ -17,7 +17,8 @@ namespace vma {
 class Receiver final : public PacketLender {
   public:
     // `ring` is the descriptor of a ring buffer map of `bytes` (power of two); it may be closed afterwards.
-    Status open(int ring, uint32_t bytes, PacketPool& pool);
+    // drop: what the pool has no packet for, instead of leaving it.
+    Status open(int ring, uint32_t bytes, PacketPool& pool, bool drop);
     void forget();
 
     unsigned recv(std::span<Packet> out);
@@ -32,7 +33,8 @@ class Receiver final : public PacketLender {
     uint64_t frames() const { return frames_; }
     uint64_t bytes() const { return bytes_; }
     uint64_t malformed() const { return malformed_; }
-    uint64_t moved() const { return moved_; }  // loans that were copied away to free the ring
+    uint64_t dropped() const { return dropped_; }  // for want of a packet
+    uint64_t moved() const { return moved_; }      // loans that were copied away to free the ring
 
   private:
     // One record that recv() has passed and whose space is not free yet, in ring order.
@@ -60,7 +62,8 @@ class Receiver final : public PacketLender {
     uint64_t freed_ = 0;      // everything before this is free
     uint64_t published_ = 0;  // what the kernel knows of it
     uint64_t loan_head_ = 0, loan_tail_ = 0;
-    uint64_t frames_ = 0, bytes_ = 0, malformed_ = 0, moved_ = 0;
+    uint64_t frames_ = 0, bytes_ = 0, malformed_ = 0, moved_ = 0, dropped_ = 0;
+    bool drop_ = false;
 };
 
 }  // namespace vma

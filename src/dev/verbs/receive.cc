@@ -96,7 +96,8 @@ uint32_t VerbsReceiver::gather() {
 
 unsigned VerbsReceiver::recv(std::span<Packet> out) {
     unsigned n = 0;
-    while (n < out.size()) {
+    const uint64_t most = dropped_ + out.size();  // so that the caller is not kept here
+    while (n < out.size() && dropped_ < most) {
         if (waiting() == 0) {
             const unsigned seen = poll();
             if (waiting() == 0) {
@@ -108,7 +109,13 @@ unsigned VerbsReceiver::recv(std::span<Packet> out) {
         uint8_t* data = memory_ + size_t(a.slot) * room_;
         prefetch(data, std::min(limits_.prefetched, a.len));
         Packet p = pool_->lend(data, a.len, this, a.slot);
-        if (!p) break;  // the frame stays the next
+        if (!p) {
+            if (!limits_.drop) break;  // the frame stays the next
+            arrived_at_++;
+            dropped_++;
+            free_[free_count_++] = a.slot;
+            continue;
+        }
         arrived_at_++;
         p->meta.ifindex = ifindex_;
         p->meta.checksum_good = a.checksum_good;

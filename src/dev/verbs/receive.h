@@ -19,6 +19,7 @@ class VerbsReceiver final : public PacketLender {
         uint32_t polled = 16;     // completions per look, at most kVerbsMostPolled
         uint32_t prefetched = 0;  // bytes of a frame, and of the buffer of the next
         uint32_t prefetched_before = 0;
+        bool drop = false;  // what the pool has no packet for, instead of leaving it
     };
     // `slots` buffers of `room` bytes at `memory`, all of it registered with `key`. The rest outlives this.
     void open(ibv_qp* qp, ibv_cq* cq, uint8_t* memory, uint32_t slots, uint32_t room, uint32_t key,
@@ -30,7 +31,7 @@ class VerbsReceiver final : public PacketLender {
     uint32_t gather();
     RingBacklog backlog() {
         gather();
-        return {taken_, taken_ + waiting()};
+        return {taken_ + dropped_, taken_ + dropped_ + waiting()};
     }
     void give_back(PacketBuf& buf) override;
 
@@ -40,6 +41,7 @@ class VerbsReceiver final : public PacketLender {
     uint64_t frames() const { return taken_; }
     uint64_t bytes() const { return bytes_; }
     uint64_t malformed() const { return malformed_; }
+    uint64_t dropped() const { return dropped_; }  // for want of a packet
 
   private:
     struct Arrived {
@@ -67,7 +69,7 @@ class VerbsReceiver final : public PacketLender {
     std::unique_ptr<Arrived[]> arrived_;  // ring of slots_ entries rounded up to a power of two
     uint32_t mask_ = 0, arrived_at_ = 0, arrived_end_ = 0;
     bool failed_ = false;
-    uint64_t taken_ = 0, bytes_ = 0, malformed_ = 0;
+    uint64_t taken_ = 0, bytes_ = 0, malformed_ = 0, dropped_ = 0;
 };
 
 }  // namespace vma

@@ -184,7 +184,7 @@ Status VerbsRing::open(std::string* why) {
         receiver_.open(qp_, rx_cq_, memory_, config_.rx_requests, room(), mr_->lkey, *config_.pool,
                        uint32_t(config_.ifindex),
                        {config_.rx_batching, config_.poll_batch, config_.prefetch_bytes,
-                        config_.prefetch_bytes_before_poll});
+                        config_.prefetch_bytes_before_poll, config_.drop_without_packet});
         transmitter_.open(qp_, tx_cq_, memory_ + memory_bytes_ - kTxBytes, kTxBytes, mr_->lkey, tx);
         flows_.open(qp_, port_.number(), config_.mac, config_.tcp_by_local, config_.udp_by_local);
         lost_before_ = port_.out_of_buffer();
@@ -237,6 +237,7 @@ RingCounters VerbsRing::counters() const {
     c.rx_frames = receiver_.frames();
     c.rx_bytes = receiver_.bytes();
     c.drops.add(DropReason::ring_damaged, receiver_.malformed());
+    c.drops.add(DropReason::no_buffer, receiver_.dropped());
     c.drops.add(DropReason::ring_full, port_.out_of_buffer() - lost_before_);
     c.tx_frames = transmitter_.frames();
     c.tx_bytes = transmitter_.bytes();

@@ -34,6 +34,8 @@ struct VerbsRingConfig {
     uint32_t prefetch_bytes_before_poll = 0;  // of the buffer that the next frame will be in
     uint32_t moderation_count = 0;            // frames per wake-up; 0: a wake-up for each
     uint32_t moderation_usec = 0;             // longest delay of a wake-up for that
+    bool drop_without_packet =
+        false;  // pool exhausted: a frame that arrives is dropped, else it waits
     bool tcp_by_local = false,
          udp_by_local = false;  // steer connected flows by their local end alone
     Arena* arena = nullptr;     // both of the shard; outlive the ring and every packet it gave out

@@ -100,6 +100,31 @@ TEST_F(VerbsRingTest, a_look_takes_so_many_completions) {
     }
 }
 
+TEST_F(VerbsRingTest, what_the_pool_has_no_packet_for_is_dropped_if_asked) {
+    for (const bool drop : {false, true}) {
+        VerbsRingConfig c;
+        c.drop_without_packet = drop;
+        open(c);
+        Ring& ring = *pair->ring[1];
+        pair->pools[1].pool.set_limits({4, UINT64_MAX});
+        ASSERT_TRUE(ring.steer(pair->flow(7000)));
+        send(10);
+        {
+            Packet first[16];
+            EXPECT_EQ(ring.recv(first), 4u);
+            EXPECT_EQ(ring.recv({first + 4, 12}), 0u);
+            EXPECT_EQ(ring.counters().drops.n[unsigned(DropReason::no_buffer)], drop ? 6u : 0u);
+        }
+        Packet rest[16];
+        EXPECT_EQ(ring.recv({rest, 4}), drop ? 0u : 4u);
+        send(1);
+        EXPECT_EQ(ring.recv({rest + 4, 12}), drop ? 1u : 0u);
+        for (Packet& p : rest) p.reset();
+        EXPECT_EQ(ring.recv(rest), drop ? 0u : 3u);
+        for (Packet& p : rest) p.reset();
+    }
+}
+
 TEST_F(VerbsRingTest, sends_complete_in_batches) {
     VerbsRingConfig c;
     c.tx_batching = 16;

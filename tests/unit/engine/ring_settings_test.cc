@@ -26,6 +26,7 @@ const Row kRows[] = {
     {"VMA_RX_PREFETCH_BYTES_BEFORE_POLL=128", &VerbsRingConfig::prefetch_bytes_before_poll, 0, 128},
     {"VMA_TCP_3T_RULES=1", &VerbsRingConfig::tcp_by_local, 0, 1},
     {"VMA_UDP_3T_RULES=1", &VerbsRingConfig::udp_by_local, 0, 1},
+    {"VMA_CQ_KEEP_QP_FULL=0", &VerbsRingConfig::drop_without_packet, 1, 0},
     {"VMA_CQ_MODERATION_ENABLE=1", &VerbsRingConfig::moderation_count, 0, 48},
     {"VMA_CQ_MODERATION_COUNT=7", &VerbsRingConfig::moderation_count, 0, 7},
     {"VMA_CQ_MODERATION_PERIOD_USEC=9", &VerbsRingConfig::moderation_usec, 0, 9},

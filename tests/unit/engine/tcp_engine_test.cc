@@ -334,6 +334,47 @@ TEST_F(EngineTest, SynFloodKeepsMemoryFlat) {
 }
 
 // What a router says about one connection holds for the others to that address, and for those that come.
+// VMA_TCP_MAX_SYN_RATE: of strangers who knock; those who are inside, or half of it, are not counted.
+TEST_F(EngineTest, AListenerTakesSoManyRequestsASecond) {
+    TcpListener* const l = listen(16);
+    l->syns.most = 3;
+    const auto knock = [&](uint32_t first, uint32_t count) {
+        for (uint32_t i = first; i < first + count; ++i) arrive(stranger(i), kSyn, Seq{1}, Seq{0});
+        return engine().counters().half_open;
+    };
+    const auto dropped = [&] { return engine().drops().n[unsigned(DropReason::tcp_syn_rate)]; };
+    EXPECT_EQ(knock(0, 5), 3u);
+    EXPECT_EQ(dropped(), 2u);
+    knock(0, 3);  // once more, as when an answer was lost
+    EXPECT_EQ(dropped(), 2u);
+    now_ = now_ + Duration::millis(999);
+    EXPECT_EQ(knock(3, 1), 3u);
+    now_ = now_ + Duration::millis(1);
+    EXPECT_EQ(knock(3, 5), 6u);
+    EXPECT_EQ(dropped(), 5u);
+}
+
+// VMA_TCP_TIMER_RESOLUTION_MSEC.
+TEST_F(EngineTest, DeadlinesAreJoinedAtTheTick) {
+    constexpr Duration kTick = Duration::millis(100);
+    listen(16);
+    const auto deadline_of = [&](uint32_t i) {
+        arrive(stranger(i), kSyn, Seq{1}, Seq{0});
+        return engine().next_deadline();
+    };
+    now_ = Instant{} + Duration::millis(1050);
+    const Instant plain = deadline_of(0);
+    EXPECT_NE(plain.ns % kTick.ns, 0);
+    pass(plain - now_ + Duration::seconds(120));
+    engine().set_tick(kTick);
+    now_ = Instant{} + kTick * 10000 + Duration::millis(50);
+    const Instant joined = deadline_of(1);
+    EXPECT_EQ(joined.ns % kTick.ns, 0);
+    EXPECT_GT(joined, now_);
+    now_ = now_ + Duration::millis(20);
+    EXPECT_EQ(deadline_of(2), joined);
+}
+
 TEST_F(EngineTest, PathMtuIsKeptPerAddress) {
     TcpListener* l = listen(16);
     const auto from = [](uint16_t port) { return Endpoint{IpAddr::v4(10, 9, 8, 7), port}; };
