@@ -82,6 +82,10 @@ Result<Arena*> Arena::create(size_t reserve, OwnFd* memfd) {
     return new (at) Arena(reserve, file_size, memfd);
 }
 
+void Arena::prefer_huge_pages(bool huge) {
+    sys::raw(SYS_madvise, sys::ptr(this), long(reserve_), huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+}
+
 void Arena::unmap(Arena* arena) {
     if (arena) sys::munmap(arena, arena->reserve_);
 }

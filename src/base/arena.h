@@ -36,6 +36,9 @@ class Arena {
     // Unmaps in this process only; the memory goes when the last mapping and descriptor are gone.
     static void unmap(Arena* arena);
 
+    // Asks the kernel for huge pages, or for none, in this process's mapping; otherwise it does as it is configured.
+    void prefer_huge_pages(bool huge);
+
     // A block of at least n bytes (contents undefined), aligned to `align` (a power of two, at most kPage); null when the
     // arena is full or cannot grow.
     void* allocate(size_t n, size_t align = kMinAlign);

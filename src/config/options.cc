@@ -493,8 +493,6 @@ std::vector<Note> effect_notes(const Options& o) {
             of_profile++;
             idle_of_profile += planned;
         }
-        // It has a warning of its own (warnings.h).
-        if (row.id == Opt::mem_alloc_type && o.mem_alloc_type >= 2) continue;
         if (planned && o.is_given(row.id))
             notes.push_back(
                 {LogLevel::warning, fmt::format("{}={} has no effect in this version (planned: {})",

@@ -46,12 +46,13 @@ void warn_startup(const StartupFacts& f, const LineSink& sink) {
 }
 
 void warn_huge_pages(const HugePageFacts& f, const LineSink& sink) {
-    if (f.asked < 2) return;
-    box(sink, {fmt::format(
-                   "VMA_MEM_ALLOC_TYPE={} asks for huge pages; {} of {} pages of {} KiB are free,",
-                   f.asked, f.free_pages, f.total_pages, f.page_bytes / 1024),
-               "but the rings of this version use ordinary pages. Everything works;",
-               "without this message: unset VMA_MEM_ALLOC_TYPE."});
+    if (f.asked < 2 || !(f.shmem.empty() || f.shmem == "never" || f.shmem == "deny")) return;
+    box(sink,
+        {fmt::format("VMA_MEM_ALLOC_TYPE={} asks for huge pages; the kernel gives shared memory "
+                     "none ({}).",
+                     f.asked, f.shmem.empty() ? "no shmem_enabled" : f.shmem),
+         "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled settles it;",
+         "without this message: unset VMA_MEM_ALLOC_TYPE."});
 }
 
 void warn_igmp(const IgmpFacts& f, const LineSink& sink) {

@@ -20,11 +20,10 @@ struct StartupFacts {
 // In this order: log level box, locked-memory box, netserver without -D and -f.
 void warn_startup(const StartupFacts&, const LineSink&);
 
-// The rings of this version take ordinary pages.
 struct HugePageFacts {
     int asked = 0;  // VMA_MEM_ALLOC_TYPE as the environment sets it; below 2: not asked for
-    uint64_t page_bytes = 2 << 20;
-    uint64_t free_pages = 0, total_pages = 0;
+    std::string
+        shmem;  // what the kernel has chosen in .../transparent_hugepage/shmem_enabled; "": it has no such file
 };
 void warn_huge_pages(const HugePageFacts&, const LineSink&);
 

@@ -132,6 +132,10 @@ class Ring {
     virtual bool arm() = 0;
     virtual void disarm() = 0;
 
+    // What a ring makes of the traffic as a whole, in such intervals, `time` after the last or the beginning; 0: nothing.
+    virtual Duration adapts_every() const { return {}; }
+    virtual void adapt(Duration time) { (void)time; }
+
     virtual RingCounters counters() const = 0;
     virtual RingEstate estate() const { return {}; }
 

@@ -167,7 +167,10 @@ void turn(Instant& next_housekeeping) {
     if (fds[1].revents && rules_watch().process()) Runtime::reload_rules(true);
     for (nfds_t i = 2; i < network_end; i++) network |= fds[i].revents != 0;
     if (network) Runtime::follow_network();
-    for (Shard* shard : Runtime::shards()) shard->run_deadlines();
+    for (Shard* shard : Runtime::shards()) {
+        shard->run_deadlines();
+        shard->adapt(monotonic_now());
+    }
     ShmPeers::turn();
     Runtime::tick();
     Runtime::reload_if_asked();

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <sys/random.h>
 
+#include <algorithm>
 #include <cstring>
 #include <mutex>
 
@@ -80,6 +81,8 @@ Memory make_memory(const Options& options, Reason* why, std::string* text) {
                           std::to_string(error) + ")";
         return m;
     }
+    if (options.is_set(Opt::mem_alloc_type))
+        m.arena->prefer_huge_pages(options.mem_alloc_type >= 2);
     PoolLimits limits;
     limits.packets = options.rx_bufs;
     m.pool = m.arena->make<PacketPool>(*m.arena, limits);
@@ -156,13 +159,20 @@ VerbsRingConfig verbs_settings(const Options& options) {
     config.udp_by_local = options.udp_3t_rules;
     config.drop_without_packet = options.cq_keep_qp_full;
     // A moderated wake-up is a late one, so somebody has to ask for it; whoever polls without end is never woken.
-    const bool asked = options.is_set(Opt::cq_moderation_enable) ||
-                       options.is_set(Opt::cq_moderation_count) ||
-                       options.is_set(Opt::cq_moderation_period_usec);
-    if (asked && options.cq_moderation_enable && options.rx_poll >= 0 && options.select_poll >= 0) {
-        config.moderation_count = std::min(options.cq_moderation_count, options.rx_wre / 2);
-        config.moderation_usec = options.cq_moderation_period_usec;
-    }
+    const auto any = [&](std::initializer_list<Opt> ids) {
+        return std::ranges::any_of(ids, [&](Opt id) { return options.is_set(id); });
+    };
+    const bool follow = any({Opt::cq_aim_max_count, Opt::cq_aim_max_period_usec,
+                             Opt::cq_aim_interval_msec, Opt::cq_aim_interrupts_rate_per_sec});
+    const bool asked = follow || any({Opt::cq_moderation_enable, Opt::cq_moderation_count,
+                                      Opt::cq_moderation_period_usec});
+    if (!asked || !options.cq_moderation_enable || options.rx_poll < 0 || options.select_poll < 0)
+        return config;
+    config.moderation = {std::min(options.cq_moderation_count, options.rx_wre / 2),
+                         options.cq_moderation_period_usec};
+    if (follow)
+        config.adaptive = {Duration::millis(options.cq_aim_interval_msec), options.cq_aim_max_count,
+                           options.cq_aim_max_period_usec, options.cq_aim_interrupts_rate_per_sec};
     return config;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <new>
+#include <utility>
 
 #include "base/clock.h"
 #include "engine/internal_thread.h"
@@ -58,6 +59,7 @@ Shard* Shard::make(const Parts& parts) {
     shard->ip_ids_ = ids;
     shard->ring_ = parts.ring;
     shard->caps_ = parts.ring->caps();
+    shard->adapts_every_ = parts.ring->adapts_every();
     shard->mac_ = parts.mac;
     shard->ifindex_ = parts.ifindex;
     shard->wake_fd_ = parts.ring->wake_fd();
@@ -173,6 +175,15 @@ void Shard::age_fragments() {
 void Shard::pacing_moved(Instant at) {
     pacing_ns_.store(at.ns, std::memory_order_release);
     if (!at.is_never()) InternalThread::wake_by(at, {});
+}
+
+void Shard::adapt(Instant now) {
+    if (adapts_every_.ns == 0) return;
+    if (adapted_at_.ns == 0) adapted_at_ = now;  // the first interval begins
+    if (now - adapted_at_ < adapts_every_) return;
+    const Duration time = now - std::exchange(adapted_at_, now);
+    LeaseGuard guard(lease());
+    if (ring_) ring_->adapt(time);
 }
 
 void Shard::deadline_moved(Instant at) {

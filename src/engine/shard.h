@@ -168,6 +168,9 @@ class Shard {
     // [lease]
     RingEstate ring_estate() const { return ring_ ? ring_->estate() : RingEstate{}; }
 
+    // Ring::adapt when it is time; takes the lease then. Only one thread does this, the internal one.
+    void adapt(Instant now);
+
     // As Ring::lose_privileges; takes the lease.
     Status lose_privileges();
     void close_ring();
@@ -201,6 +204,8 @@ class Shard {
     ArenaRoot* root_ = nullptr;
     void* records_ = nullptr;  // [lease] given back, singly linked
     Ring* ring_ = nullptr;
+    Duration adapts_every_{};
+    Instant adapted_at_{};
     RingCaps caps_;
     MacAddr mac_{};
     int ifindex_ = 0;

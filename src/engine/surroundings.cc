@@ -20,14 +20,6 @@ namespace {
 
 void to_log(LogLevel level, std::string_view line) { log_text(level, line); }
 
-// "HugePages_Free:       3" of /proc/meminfo.
-uint64_t number_after(const std::string& text, const char* key) {
-    const size_t at = text.find(key);
-    return at == std::string::npos
-               ? 0
-               : std::strtoull(text.c_str() + at + std::strlen(key), nullptr, 10);
-}
-
 // The larger of the sysctl for every interface and that of this one holds.
 int arp_setting(const std::string& interface, const char* name) {
     int value = 0;
@@ -97,10 +89,12 @@ void warn_at_start(const Options& options, const LineSink& sink) {
     HugePageFacts pages;
     if (options.is_given(Opt::mem_alloc_type)) pages.asked = options.mem_alloc_type;
     if (pages.asked >= 2) {
-        const std::string memory = read_proc("/proc/meminfo", 8192);
-        pages.free_pages = number_after(memory, "HugePages_Free:");
-        pages.total_pages = number_after(memory, "HugePages_Total:");
-        pages.page_bytes = number_after(memory, "Hugepagesize:") * 1024;
+        // The chosen one is in brackets.
+        const std::string text =
+            read_proc("/sys/kernel/mm/transparent_hugepage/shmem_enabled", 128);
+        const size_t at = text.find('[') + 1, end = text.find(']');
+        if (at != 0 && end != std::string::npos && at < end)
+            pages.shmem = text.substr(at, end - at);
     }
     warn_huge_pages(pages, sink);
 }

@@ -68,11 +68,23 @@ class Said(Talk):
         self.assertNotIn("locked memory", out)  # this ring needs none
 
     def test_huge_pages(self):
-        out = self.talk(**self.quiet(VMA_MEM_ALLOC_TYPE=2))
-        with open("/proc/meminfo") as f:
-            pages = {line.split(":")[0]: int(line.split()[1]) for line in f}
-        self.said_once(out, f"VMA_MEM_ALLOC_TYPE=2 asks for huge pages; {pages['HugePages_Free']} of "
-                            f"{pages['HugePages_Total']} pages of {pages['Hugepagesize']} KiB are free", "use ordinary pages")
+        """The memory of a ring, as the kernel was asked for it; the warning where it gives none."""
+        with open("/sys/kernel/mm/transparent_hugepage/shmem_enabled") as f:
+            chosen = re.search(r"\[(\w+)\]", f.read()).group(1)
+        for value, flag in (("0", "nh"), ("2", "hg"), (None, None)):
+            program = self.python(self.b, "sockets.py", preload=True, start=True, stdin=subprocess.PIPE,
+                                  env={"VMA_STATS_SHMEM_DIR": "", **self.quiet(**({"VMA_MEM_ALLOC_TYPE": value} if value else {}))})
+            program.tell(f"udp s {self.b.ip} {PORT}")
+            program.expect(r"(?m)^s \d+$")
+            with open(f"/proc/{program.pid}/smaps") as f:
+                flags = re.findall(r"/memfd:vma-arena .*(?:\n[A-Z]\w+:.*)*?\nVmFlags:(.*)", f.read())
+            self.assertGreater(len(flags), 0)
+            for each in flags:
+                self.assertEqual([word for word in each.split() if word in ("hg", "nh")], [flag] if flag else [], flags)
+            program.stdin.close()
+            self.assertEqual(program.wait(30), 0, program.out)
+            told = value == "2" and chosen in ("never", "deny")
+            self.assertEqual(program.out.count(f"asks for huge pages; the kernel gives shared memory none ({chosen})"), told, program.out)
 
     def test_igmp_version_and_its_suppression(self):
         for version in (1, 3):
@@ -121,7 +133,7 @@ class Said(Talk):
             self.assertEqual(done.out.count("netserver forks for each test"), told, done.out)
 
     def test_settings(self):
-        out = self.talk(**self.quiet(VMA_RX_POLL="x", VMA_RING_LIMIT_PER_INTERFACE="1", VMA_RX_POLL_YIELD="1000", VMA_RX_POL="1", XLIO_STRQ="1", VMA_SPEC="latency"))
+        out = self.talk(**self.quiet(VMA_RX_POLL="x", VMA_RING_LIMIT_PER_INTERFACE="1", VMA_RX_POLL_YIELD="1000", VMA_RX_POL="1", XLIO_STRQ="1", VMA_SPEC="mcd"))
         self.said_once(out, 'VMA_RX_POLL="x": not a number; expected -1..100000000', "VMA_RING_LIMIT_PER_INTERFACE=1 has no effect in this",
                        "VMA_RX_POLL_YIELD has no effect: A wait that goes on polling offers its CPU",
                        "VMA_RX_POL is not a variable of this library; the nearest is VMA_RX_POLL", "XLIO_STRQ is ignored",

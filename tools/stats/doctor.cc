@@ -224,12 +224,12 @@ std::vector<Finding> examine(const Process& p, const ProcessFacts& f) {
     examine_rules(p, who, out);
     const std::string pages = option_of(p, "VMA_MEM_ALLOC_TYPE");
     if (asked_for(p, "VMA_MEM_ALLOC_TYPE") && (pages == "2" || pages == "3") &&
-        f.huge_pages_free == 0)
+        (f.shmem_huge == "never" || f.shmem_huge == "deny"))
         out.push_back({who,
-                       fmt::format("VMA_MEM_ALLOC_TYPE={} asks for huge pages and none is free: "
-                                   "ordinary pages are used",
+                       fmt::format("VMA_MEM_ALLOC_TYPE={} asks for huge pages and the kernel gives "
+                                   "shared memory none: ordinary pages are used",
                                    pages),
-                       "sysctl -w vm.nr_hugepages=512"});
+                       "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled"});
     const std::string kind = option_of(p, "VMA_RING_KIND");
     if ((kind == "verbs" || kind == "mlx5" || kind == "xdp") && f.memlock != UINT64_MAX)
         out.push_back({who,
@@ -303,7 +303,10 @@ ProcessFacts process_facts(uint32_t pid) {
     cpu_set_t cpus;
     if (sched_getaffinity(pid_t(pid), sizeof cpus, &cpus) == 0)
         out.cpus_allowed = unsigned(CPU_COUNT(&cpus));
-    out.huge_pages_free = number_after("/proc/meminfo", "HugePages_Free:");
+    std::ifstream choices("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+    for (std::string word; choices >> word;)  // the chosen one is in brackets
+        if (word.starts_with('[') && word.ends_with(']'))
+            out.shmem_huge = word.substr(1, word.size() - 2);
     char path[4096];
     const ssize_t n = readlink((folder + "exe").c_str(), path, sizeof path);
     if (n > 0) out.executable.assign(path, size_t(n));

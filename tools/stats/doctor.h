@@ -35,7 +35,7 @@ struct ProcessFacts {
     bool capabilities_known = false;
     uint64_t memlock = UINT64_MAX;
     unsigned cpus_allowed = 0;
-    std::optional<long> huge_pages_free;  // of the machine
+    std::string shmem_huge;  // of the machine: what it does about huge pages of shared memory
     std::string executable;
     std::string namespace_command;  // that brings a command into its network namespace, "" the same
 };

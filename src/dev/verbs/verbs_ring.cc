@@ -47,6 +47,8 @@ class VerbsRing final : public Ring {
     bool arm() override;
     void disarm() override { take_events(); }
     RingCounters counters() const override;
+    Duration adapts_every() const override { return config_.adaptive.every; }
+    void adapt(Duration time) override;
 
   private:
     Status make_memory();
@@ -55,6 +57,7 @@ class VerbsRing final : public Ring {
     Status start_qp();
     void recover();
     void take_events();
+    void moderate(Moderation to);
     void close();
     uint32_t room() const { return (config_.mtu + 18 + 63) & ~63u; }
     const VerbsLibrary& verbs() const { return port_.library(); }
@@ -75,6 +78,8 @@ class VerbsRing final : public Ring {
     VerbsFlows flows_;
     uint64_t lost_before_ = 0;
     uint64_t wakeups_ = 0;
+    Moderation moderation_;                          // the device's
+    uint64_t frames_before_ = 0, bytes_before_ = 0;  // when it last followed
 };
 
 Status VerbsRing::make_memory() {
@@ -96,16 +101,7 @@ Status VerbsRing::make_queues() {
     sys::fcntl(channel_->fd, F_SETFL, flags | O_NONBLOCK);
     rx_cq_ = verbs().create_cq(port_.context(), int(config_.rx_requests), nullptr, channel_, 0);
     if (rx_cq_ == nullptr) return Errno{errno};
-    if (config_.moderation_count > 1 && port_.attributes().cq_mod_caps.max_cq_count != 0) {
-        // A device that cannot wakes for each frame.
-        ibv_modify_cq_attr a{};
-        a.attr_mask = IBV_CQ_ATTR_MODERATE;
-        a.moderate.cq_count = uint16_t(std::min<uint32_t>(
-            config_.moderation_count, port_.attributes().cq_mod_caps.max_cq_count));
-        a.moderate.cq_period = uint16_t(std::min<uint32_t>(
-            config_.moderation_usec, port_.attributes().cq_mod_caps.max_cq_period));
-        (void)ibv_modify_cq(rx_cq_, &a);
-    }
+    if (config_.moderation.count > 1) moderate(config_.moderation);
     tx_cq_ = verbs().create_cq(port_.context(), int(config_.tx_requests), nullptr, nullptr, 0);
     return tx_cq_ == nullptr ? Status(Errno{errno}) : Status();
 }
@@ -223,6 +219,26 @@ void VerbsRing::take_events() {
         wakeups_++;
     }
     errno = before;
+}
+
+// A device that cannot wakes for each frame.
+void VerbsRing::moderate(Moderation to) {
+    const auto& caps = port_.attributes().cq_mod_caps;
+    if (caps.max_cq_count == 0 || to == moderation_) return;
+    ibv_modify_cq_attr a{};
+    a.attr_mask = IBV_CQ_ATTR_MODERATE;
+    a.moderate.cq_count = uint16_t(std::min<uint32_t>(to.count, caps.max_cq_count));
+    a.moderate.cq_period = uint16_t(std::min<uint32_t>(to.usec, caps.max_cq_period));
+    if (ibv_modify_cq(rx_cq_, &a) == 0) moderation_ = to;
+}
+
+void VerbsRing::adapt(Duration time) {
+    port_.follow_fds();
+    const uint64_t frames = receiver_.frames(), bytes = receiver_.bytes();
+    moderate(config_.adaptive.next(frames - frames_before_, bytes - bytes_before_, time,
+                                   config_.moderation));
+    frames_before_ = frames;
+    bytes_before_ = bytes;
 }
 
 bool VerbsRing::arm() {

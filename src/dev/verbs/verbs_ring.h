@@ -14,6 +14,7 @@
 #include "base/arena.h"
 #include "base/result.h"
 #include "dev/ring.h"
+#include "dev/verbs/moderation.h"
 #include "pkt/pool.h"
 
 namespace vma {
@@ -32,8 +33,8 @@ struct VerbsRingConfig {
     uint32_t max_inline = 204;
     uint32_t prefetch_bytes = 256;            // of a frame that has arrived
     uint32_t prefetch_bytes_before_poll = 0;  // of the buffer that the next frame will be in
-    uint32_t moderation_count = 0;            // frames per wake-up; 0: a wake-up for each
-    uint32_t moderation_usec = 0;             // longest delay of a wake-up for that
+    Moderation moderation;                    // of wake-ups
+    AdaptiveModeration adaptive;              // what becomes of it with the traffic
     bool drop_without_packet =
         false;  // pool exhausted: a frame that arrives is dropped, else it waits
     bool tcp_by_local = false,

@@ -140,12 +140,36 @@ TEST_F(VerbsRingTest, wake_ups_are_moderated_only_when_asked) {
     open({});
     EXPECT_EQ(station[1]->cqs[qp(1).recv_cq].moderation_count, 0u);
     VerbsRingConfig c;
-    c.moderation_count = 7;
-    c.moderation_usec = 33;
+    c.moderation = {7, 33};
     open(c);
     EXPECT_EQ(station[1]->cqs[qp(1).recv_cq].moderation_count, 7u);
     EXPECT_EQ(station[1]->cqs[qp(1).recv_cq].moderation_period, 33u);
     EXPECT_EQ(station[1]->cqs[qp(1).send_cq].moderation_count, 0u);
+}
+
+TEST_F(VerbsRingTest, moderation_follows_the_traffic) {
+    VerbsRingConfig c;
+    c.moderation = {7, 33};
+    c.adaptive = {Duration::millis(10), 100, 250, 1000};
+    open(c);
+    Ring& ring = *pair->ring[1];
+    ASSERT_TRUE(ring.steer(pair->flow(7000)));
+    const auto& cq = station[1]->cqs[qp(1).recv_cq];
+    const auto after = [&](unsigned frames, uint32_t payload) {
+        for (unsigned i = 0; i < frames; ++i) {
+            Frame f = build_frame(pair->spec(1000, 7000, payload));
+            const TxFrame frame[] = {f.plain()};
+            int why = 0;
+            EXPECT_EQ(pair->ring[0]->send(frame, &why), 1u) << why;
+        }
+        for (unsigned i = 0; i < frames; ++i) receive_one();
+        ring.adapt(Duration::millis(10));
+        return std::pair<unsigned, unsigned>(cq.moderation_count, cq.moderation_period);
+    };
+    using Both = std::pair<unsigned, unsigned>;
+    EXPECT_EQ(after(100, 1400), Both(10, 250)) << "10 000 a second; 900 us are too long";
+    EXPECT_EQ(after(100, 18), Both(0, 0)) << "small and not many";
+    EXPECT_EQ(after(0, 0), Both(7, 33)) << "as it was set";
 }
 
 TEST_F(VerbsRingTest, connected_flows_share_the_rule_of_their_local_end) {

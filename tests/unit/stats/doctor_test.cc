@@ -134,15 +134,16 @@ TEST(Doctor, MemoryAndCores) {
     set_option(p, "VMA_MEM_ALLOC_TYPE", "2", 3);
     set_option(p, "VMA_RING_KIND", "verbs", 3);
     ProcessFacts f = good_facts();
-    f.huge_pages_free = 0;
+    f.shmem_huge = "never";
     f.memlock = 8u << 20;
     f.cpus_allowed = 1;
     EXPECT_THAT(examine(p, f),
-                ElementsAre(Finds("asks for huge pages and none is free", "vm.nr_hugepages"),
+                ElementsAre(Finds("asks for huge pages and the kernel gives shared memory none",
+                                  "echo advise"),
                             Finds("may lock 8192 KiB", "prlimit --pid 17 --memlock=unlimited"),
                             Finds("may run on one CPU", "taskset -acp")));
     f = good_facts();
-    f.huge_pages_free = 10;
+    f.shmem_huge = "advise";
     EXPECT_THAT(examine(p, f), IsEmpty());
 }
 
