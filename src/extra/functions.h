@@ -19,6 +19,8 @@ int socketxtreme_ref_vma_buff(vma_buff_t* buff);
 int socketxtreme_free_vma_buff(vma_buff_t* buff);
 int add_conf_rule(const char* line);
 int thread_offload(int offload, pthread_t thread);
+int add_ring_profile(vma_ring_type_attr* profile, int* key);
+int add_ring_profile_902(void* profile, int* key);  // another list of types
 int dump_fd_stats(int fd, int log_level);
 int get_socket_rings_num(int fd);
 int get_socket_rings_fds(int fd, int* ring_fds, int size);

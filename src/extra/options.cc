@@ -6,6 +6,7 @@
 
 #include "base/sys.h"
 #include "extra/api.h"
+#include "extra/ring_options.h"
 #include "sock/using.h"
 
 namespace vma::extra {
@@ -54,31 +55,49 @@ bool is_rate(int name, socklen_t len) {
     return name == SO_MAX_PACING_RATE && len == sizeof(vma_rate_limit_t);
 }
 
+Outcome set_user_data(sock::Socket& socket, const void* value, socklen_t len) {
+    uint64_t data;
+    if (len != sizeof data) return Outcome::error(EINVAL);
+    std::memcpy(&data, value, sizeof data);
+    socket.user_data.store(data, std::memory_order_relaxed);
+    socket.has_user_data.store(true, std::memory_order_release);
+    return Outcome::value(0);
+}
+
+Outcome set_flow_tag(sock::Socket& socket, const void* value, socklen_t len) {
+    uint32_t tag;
+    if (len != sizeof tag) return Outcome::error(EINVAL);
+    std::memcpy(&tag, value, sizeof tag);
+    if (tag == 0 || tag == kAnyTag) return Outcome::error(EINVAL);
+    socket.flow_tag.store(tag, std::memory_order_relaxed);
+    return Outcome::value(0);
+}
+
 }  // namespace
 
 Outcome setsockopt(int fd, int level, int name, const void* value, socklen_t len) {
     if (level != SOL_SOCKET || value == nullptr) [[likely]]
         return sock::setsockopt(fd, level, name, value, len);
     if (is_rate(name, len)) return set_rate(fd, value);
-    if (name != SO_VMA_USER_DATA && name != SO_VMA_FLOW_TAG)
+    if (name < SO_VMA_USER_DATA || name > SO_VMA_SHUTDOWN_RX) [[likely]]
         return sock::setsockopt(fd, level, name, value, len);
     const sock::Using object{fd};
     sock::Socket* const socket = object.socket();
     if (socket == nullptr) return Outcome::kernel();
-    if (name == SO_VMA_USER_DATA) {
-        uint64_t data;
-        if (len != sizeof data) return Outcome::error(EINVAL);
-        std::memcpy(&data, value, sizeof data);
-        socket->user_data.store(data, std::memory_order_relaxed);
-        socket->has_user_data.store(true, std::memory_order_release);
-    } else {
-        uint32_t tag;
-        if (len != sizeof tag) return Outcome::error(EINVAL);
-        std::memcpy(&tag, value, sizeof tag);
-        if (tag == 0 || tag == kAnyTag) return Outcome::error(EINVAL);
-        socket->flow_tag.store(tag, std::memory_order_relaxed);
+    switch (name) {
+        case SO_VMA_USER_DATA:
+            return set_user_data(*socket, value, len);
+        case SO_VMA_FLOW_TAG:
+            return set_flow_tag(*socket, value, len);
+        case SO_VMA_RING_ALLOC_LOGIC:
+            return set_ring_logic(*socket, value, len);
+        case SO_VMA_RING_USER_MEMORY:  // no kind of ring has a use for it, VMA's of today no more than ours
+            return len == sizeof(iovec) ? Outcome::value(0) : Outcome::error(EINVAL);
+        case SO_VMA_SHUTDOWN_RX:
+            return socket->stop_receiving() ? Outcome::value(0) : Outcome::error(EOPNOTSUPP);
+        default:
+            return sock::setsockopt(fd, level, name, value, len);
     }
-    return Outcome::value(0);
 }
 
 Outcome getsockopt(int fd, int level, int name, void* value, socklen_t* len) {

@@ -27,7 +27,7 @@ constexpr uint64_t kSupported =
     VMA_EXTRA_API_GET_SOCKET_RINGS_FDS | VMA_EXTRA_API_GET_SOCKET_TX_RING_FD |
     VMA_EXTRA_API_GET_SOCKET_NETWORK_HEADER | VMA_EXTRA_API_SOCKETXTREME_POLL |
     VMA_EXTRA_API_SOCKETXTREME_FREE_VMA_PACKETS | VMA_EXTRA_API_SOCKETXTREME_REF_VMA_BUFF |
-    VMA_EXTRA_API_SOCKETXTREME_FREE_VMA_BUFF;
+    VMA_EXTRA_API_SOCKETXTREME_FREE_VMA_BUFF | VMA_EXTRA_API_ADD_RING_PROFILE;
 
 // Given out as pointers to what may be changed, as VMA's are: some programs put functions of their own in.
 vma_api_t g_newest = {
@@ -44,7 +44,7 @@ vma_api_t g_newest = {
     .socketxtreme_ref_vma_buff = socketxtreme_ref_vma_buff,
     .socketxtreme_free_vma_buff = socketxtreme_free_vma_buff,
     .dump_fd_stats = dump_fd_stats,
-    .vma_add_ring_profile = not_there,
+    .vma_add_ring_profile = add_ring_profile,
     .get_socket_network_header = get_socket_network_header,
     .get_ring_direct_descriptors = not_there,
     .register_memory_on_ring = not_there,
@@ -69,7 +69,7 @@ Layout902 g_902 = {
     .socketxtreme_free_vma_buff = socketxtreme_free_vma_buff,
     .dump_fd_stats = dump_fd_stats,
     .cyclic_buffer_read = not_there,
-    .add_ring_profile = not_there,
+    .add_ring_profile = add_ring_profile_902,
     .get_socket_network_header = get_socket_network_header,
     .get_ring_direct_descriptors = not_there,
     .register_memory_on_ring = not_there,

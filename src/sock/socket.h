@@ -114,6 +114,7 @@ class Socket : public Pollable {
     std::atomic<uint64_t> user_data{0};
     std::atomic<bool> has_user_data{false};
     std::atomic<uint32_t> flow_tag{0};
+    std::atomic<int> ring_profile{0};  // SO_VMA_RING_ALLOC_LOGIC: the key; 0: not set
 
     // ---- Receive callback (screen.h)
     Screening screening;
@@ -131,6 +132,8 @@ class Socket : public Pollable {
     // The headers of what it sends to its peer, lengths and checksums left open; 0: there is none, or it goes by the kernel.
     static constexpr uint32_t kMostHeaders = 64;
     virtual uint32_t network_header(std::span<uint8_t, kMostHeaders> out) = 0;
+    // SO_VMA_SHUTDOWN_RX: no ring receives for it from now on. False: not possible.
+    virtual bool stop_receiving() = 0;
     // State for a human reader into the log: lines that begin with two spaces.
     virtual void dump(LogLevel at) = 0;
     // The process ends with the socket open: see stats_closed(), which has each socket once.

@@ -156,6 +156,8 @@ class TcpSocket final : public Socket {
     unsigned ring_fds(std::span<int> out) override;
     int send_ring_fd(const Endpoint* to) override;
     uint32_t network_header(std::span<uint8_t, kMostHeaders> out) override;
+    // Without what its peer says a connection cannot go on: it becomes the kernel's.
+    bool stop_receiving() override { return hand_back(Reason::unsupported_option); }
     Shown show() override;
     void publish_all() override;
     void dump(LogLevel at) override;

@@ -80,7 +80,8 @@ void UdpSocket::follow_membership(int fd, const IpAddr& group) {
 
 // Should the ring of its interface have this membership? Null: no.
 Shard* UdpSocket::shard_of(const Membership& m, int fd) {
-    if (!m.member || local_.port == 0 || handed_back_.load(std::memory_order_relaxed))
+    if (!m.member || local_.port == 0 || sends_only_ ||
+        handed_back_.load(std::memory_order_relaxed))
         return nullptr;
     if (!local_.addr.is_any() && !(local_.addr == m.group)) return nullptr;
     if (!decided_by().decide(Role::udp_receiver, {m.group, local_.port}).offload) return nullptr;

@@ -6,10 +6,26 @@
 namespace vma::sock {
 
 unsigned UdpSocket::ring_fds(std::span<int> out) {
-    if (state() != SocketState::offloaded) return 0;
+    if (state() != SocketState::offloaded || sends_only_.load(std::memory_order_relaxed)) return 0;
     const unsigned count = presence_count_.load(std::memory_order_acquire);
     for (unsigned i = 0; i < count && i < out.size(); i++) out[i] = presences_[i].shard->wake_fd();
     return count;
+}
+
+// What comes from here on is the twin's; what has come is read first.
+bool UdpSocket::stop_receiving() {
+    std::lock_guard guard(control_);
+    sends_only_.store(true, std::memory_order_relaxed);
+    if (state() == SocketState::kernel || handed_back_.load(std::memory_order_relaxed)) return true;
+    drop_steering();
+    const unsigned count = presence_count_.load(std::memory_order_relaxed);
+    for (unsigned i = 0; i < count; i++) {
+        LeaseGuard lease(presences_[i].shard->lease());
+        presences_[i].shard->drain();
+    }
+    decide_receive(fd());
+    publish_state();
+    return true;
 }
 
 int UdpSocket::send_ring_fd(const Endpoint* to) {

@@ -123,6 +123,7 @@ const Rules& UdpSocket::decided_by() {
 }
 
 Reason UdpSocket::receive_obstacle(int fd, NetSpace& space) {
+    if (sends_only_) return Reason::unsupported_option;
     const Rules& rules = decided_by();
     const auto view = space.monitor().view();
     if (remote_.port == 0 && (yields_ || int_option(fd, SOL_SOCKET, SO_REUSEPORT)))
@@ -392,7 +393,7 @@ void UdpSocket::decide_receive(int fd) {
         waits_because_ = why;
         return;
     }
-    if (served == 0 && !in_groups && !only_receiving(why) && !yields_) {
+    if (served == 0 && !in_groups && !only_receiving(why) && !yields_ && !sends_only_) {
         if (presence_count_.load(std::memory_order_relaxed) != 0) {
             // It was offloaded before: what is queued is read from here first.
             reason_.store(why, std::memory_order_relaxed);

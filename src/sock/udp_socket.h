@@ -84,6 +84,7 @@ class UdpSocket final : public Socket {
     unsigned ring_fds(std::span<int> out) override;
     int send_ring_fd(const Endpoint* to) override;
     uint32_t network_header(std::span<uint8_t, kMostHeaders> out) override;
+    bool stop_receiving() override;
     Shown show() override;
     void list_memberships(
         stats::Listing<stats::MembershipRow>& out);  // one row for each source asked for
@@ -265,6 +266,7 @@ class UdpSocket final : public Socket {
     bool is_contested_ = false;  // the flow of its address was somebody else's when it was decided
     bool yields_ = false;        // its unicast is for it or for another one, as the kernel decides
     std::atomic<int64_t> last_stamp_{0};
+    std::atomic<bool> sends_only_{false};   // SO_VMA_SHUTDOWN_RX
     bool corked_ = false;                   // a datagram waits in the twin for the rest of it
     std::atomic<uint64_t> pacing_rate_{0};  // bytes per second; 0: as fast as may be
     std::atomic<uint32_t> send_buffer_{0};  // SO_SNDBUF as the twin has it, while there is a rate

@@ -21,7 +21,6 @@ static void table(void) {
         {8, XTREME_REF},
         {9, XTREME_UNREF},
         {14, DIRECT},
-        {16, PROFILE},
         {17, REGISTER_MEMORY},
         {18, DEREGISTER_MEMORY},
         {20, MODIFY},
@@ -39,6 +38,7 @@ static void table(void) {
         if (!(mask >> slots[i].bit & 1))
             FAILS(call6(slots[i].offset, 0, 0, 0, 0, 0, 0), EOPNOTSUPP);
     for (int bit = 3; bit <= 5; bit++) EXPECT(mask >> bit & 1, 1);
+    EXPECT(mask >> 16 & 1, 1);
     for (int bit = 10; bit <= 13; bit++) EXPECT(mask >> bit & 1, 1);
     EXPECT(mask >> 22, 0);
 #endif
@@ -231,6 +231,82 @@ static void options_of(int fd) {
     EXPECT(rate == UINT64_MAX, 1);
 }
 
+#if VMA_API_VERSION != 606
+
+/* Profiles have keys from 1 on, by their type; a socket takes one of packet rings, once. */
+static void profiles(void) {
+    const int fd = udp_bound(7122);
+    struct vma_ring_type_attr profile = {.ring_type = VMA_RING_EXTERNAL_MEM};
+    int external = 0, packet = 0, again = 0;
+    FAILS(CALL2(PROFILE, NULL, &packet), EINVAL);
+    FAILS(CALL2(PROFILE, &profile, NULL), EINVAL);
+    EXPECT(CALL2(PROFILE, &profile, &external), 0);
+    profile.ring_type = VMA_RING_PACKET;
+    EXPECT(CALL2(PROFILE, &profile, &packet), 0);
+    EXPECT(CALL2(PROFILE, &profile, &again), 0);
+    EXPECT(external, 1);
+    EXPECT(packet, 2);
+    EXPECT(again, packet);
+    profile.ring_type = 7;
+    FAILS(CALL2(PROFILE, &profile, &again), EINVAL);
+
+    struct vma_ring_alloc_logic_attr wish = {.ring_alloc_logic = RING_LOGIC_PER_SOCKET};
+#define ASK setsockopt(fd, SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, &wish, sizeof wish)
+    FAILS(ASK, EINVAL); /* no field counts */
+    wish.comp_mask = VMA_RING_ALLOC_MASK_RING_INGRESS | VMA_RING_ALLOC_MASK_RING_ENGRESS;
+    EXPECT(ASK, 0);
+    wish.ring_alloc_logic = 12;
+    FAILS(ASK, EINVAL);
+    wish.ring_alloc_logic = RING_LOGIC_PER_INTERFACE;
+    wish.comp_mask = VMA_RING_ALLOC_MASK_RING_PROFILE_KEY;
+    const int keys[] = {0, 3, external, packet, packet},
+              errors[] = {EINVAL, EINVAL, EOPNOTSUPP, 0, EINVAL};
+    for (int i = 0; i < 5; i++) {
+        wish.ring_profile_key = (uint32_t)keys[i];
+        errno = 0;
+        EXPECT(ASK, errors[i] ? -1 : 0);
+        EXPECT(errno, errors[i]);
+    }
+    FAILS(setsockopt(fd, SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, &wish, 16), EINVAL);
+    char bytes[100];
+    const struct iovec memory = {bytes, sizeof bytes};
+    EXPECT(setsockopt(fd, SOL_SOCKET, SO_VMA_RING_USER_MEMORY, &memory, sizeof memory), 0);
+    FAILS(setsockopt(fd, SOL_SOCKET, SO_VMA_RING_USER_MEMORY, &memory, 8), EINVAL);
+    EXPECT(CALL1(RINGS, fd), 1);
+}
+
+/* Receives by the ring, and after SO_VMA_SHUTDOWN_RX by the kernel; sends by the ring all the time. */
+static void shutdown_rx(void) {
+    const int fd = udp_bound(7123), one = 1;
+    char text[20];
+    struct sockaddr_in peer;
+    socklen_t len = sizeof peer;
+    puts("ready");
+    EXPECT(recvfrom(fd, text, sizeof text, 0, (struct sockaddr*)&peer, &len), 8);
+    EXPECT(memcmp(text, "by rings", 8), 0);
+    puts("next"); /* waits for its reader when no ring receives any more */
+    for (int c; (c = getchar()) != '\n';) EXPECT(c != EOF, 1);
+    EXPECT(CALL1(RINGS, fd), 1);
+    EXPECT(setsockopt(fd, SOL_SOCKET, SO_VMA_SHUTDOWN_RX, &one, sizeof one), 0);
+    EXPECT(CALL1(RINGS, fd), 0);
+    EXPECT(recv(fd, text, sizeof text, 0), 6);
+    EXPECT(memcmp(text, "queued", 6), 0);
+    EXPECT(sendto(fd, "shut", 4, 0, (struct sockaddr*)&peer, len), 4);
+    EXPECT(recv(fd, text, sizeof text, 0), 9);
+    EXPECT(memcmp(text, "by kernel", 9), 0);
+    EXPECT(CALL3(TX_RING, fd, &peer, len) >= 0, 1);
+
+    const int tcp = connected(SOCK_STREAM);
+    EXPECT(CALL1(RINGS, tcp), 1);
+    EXPECT(setsockopt(tcp, SOL_SOCKET, SO_VMA_SHUTDOWN_RX, &one, sizeof one), 0);
+    EXPECT(CALL1(RINGS, tcp), 0);
+    EXPECT(send(tcp, "stream", 6, 0), 6);
+    EXPECT(shutdown(tcp, SHUT_WR), 0);
+    EXPECT(recv(tcp, text, 1, 0), 0);
+}
+
+#endif
+
 static void options(void) {
     options_of(connected(SOCK_STREAM));
     options_of(connected(SOCK_DGRAM));
@@ -243,10 +319,10 @@ static void options(void) {
 }
 
 const struct part parts[] = {
-    {"table", table}, {"rules", rules},   {"thread", thread},
+    {"table", table}, {"rules", rules},     {"thread", thread},
 #if VMA_API_VERSION != 606
-    {"rings", rings}, {"header", header}, {"dump", dump},
-    {"dummy", dummy}, {"exit", end},      {"options", options},
+    {"rings", rings}, {"header", header},   {"dump", dump},         {"dummy", dummy},
+    {"exit", end},    {"options", options}, {"profiles", profiles}, {"shutdown_rx", shutdown_rx},
 #endif
     {NULL, NULL},
 };

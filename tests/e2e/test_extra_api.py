@@ -113,6 +113,30 @@ class Table(Program):
     def test_options(self):
         self.run_part("options")
 
+    def test_profiles(self):
+        for layout in LAYOUTS[1:]:
+            with self.subTest(layout=layout):
+                out = self.run_part("profiles", layout=layout)
+                self.assertEqual(out.count("a ring of profile 1 needs the queues of a device"), 1, out)
+
+    def test_shutdown_rx(self):
+        program = self.start("shutdown_rx")
+        program.expect(r"(?m)^ready$", 20)
+        at = (self.b.ip, 7123)
+        self.udp.sendto(b"by rings", at)
+        program.expect(r"(?m)^next$", 20)
+        self.udp.sendto(b"queued", at)
+        self.assertTrue(eventually(lambda: self.sockets(program)["7123"]["counters"]["rx_queue_packets"] == 1, 10))
+        program.tell("go on")
+        self.assertEqual(self.udp.recv(100), b"shut")
+        self.udp.sendto(b"by kernel", at)
+        self.assertEqual(self.accept_all(), b"stream")
+        program.expect(r"(?m)^good$", 20)
+        seen = self.sockets(program)["7123"]
+        self.assertEqual((seen["counters"]["rx_packets"], seen["counters"]["rx_os_packets"]), (2, 1))
+        self.assertEqual((seen["counters"]["tx_packets"], seen["reason"]), (1, "unsupported_option"))
+        self.end(program)
+
     def test_dump(self):
         out = self.run_part("dump")
         self.assertEqual(out.count("local 0.0.0.0:7131 peer none"), 2, out)

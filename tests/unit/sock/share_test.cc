@@ -24,6 +24,7 @@ class PlainSocket final : public Socket {
     void set_screen(const Screen&) override {}
     bool unscreened() override { return false; }
     bool complete(Completions&) override { return true; }
+    bool stop_receiving() override { return true; }
     Showing show_one(AskProgram) override { return Showing::nothing; }
     void teardown() override { give_share(); }
     bool hand_back(Reason) override { return true; }
