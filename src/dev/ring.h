@@ -25,7 +25,9 @@ struct RingCaps {
     bool tx_checksum = false;  // finishes TxFrame::csum_start/offset
     bool rx_checksum = false;  // fills PacketMeta::checksum_good
     bool udp_gso = false;
-    bool hw_timestamp = false;
+    // > 0: PacketMeta::hw_time_ns is a reading of a counter of the device, of so many ticks a second, that wraps at the mask
+    // (one less than a power of two). 0: it is time already, or not there.
+    uint64_t counter_hz = 0, counter_mask = 0;
     bool copies_on_send = true;  // payload memory is free again when send() returns
     bool zero_copy_receive = false;
     bool has_neighbors = true;  // frames need the link address of the next hop
@@ -135,6 +137,11 @@ class Ring {
     // What a ring makes of the traffic as a whole, in such intervals, `time` after the last or the beginning; 0: nothing.
     virtual Duration adapts_every() const { return {}; }
     virtual void adapt(Duration time) { (void)time; }
+    // The counter of RingCaps::counter_hz, now. False: it cannot be read.
+    virtual bool read_counter(uint64_t* ticks) {
+        (void)ticks;
+        return false;
+    }
 
     virtual RingCounters counters() const = 0;
     virtual RingEstate estate() const { return {}; }

@@ -14,6 +14,7 @@
 #include "dev/shm/shm_ring.h"
 #include "dev/verbs/port.h"
 #include "dev/verbs/verbs_ring.h"
+#include "engine/device_clock.h"
 #include "engine/driver_environment.h"
 #include "engine/tcp_defaults.h"
 #include "pkt/pool.h"
@@ -117,9 +118,10 @@ Result<Ring*> open_ring(const Interface& interface, const Options& options, cons
     return open_packet_ring(config, text);
 }
 
-// Takes `ring` on every path.
+// Takes `ring` on every path. `clock`: of its stamps, or null.
 Shard* shard_around(const Memory& memory, Ring* ring, int ifindex, const MacAddr& mac,
-                    const char* kind, const Options& options, Reason* why, std::string* text) {
+                    const char* kind, std::unique_ptr<DeviceClock> clock, const Options& options,
+                    Reason* why, std::string* text) {
     Shard::Parts parts;
     parts.arena = memory.arena;
     parts.pool = memory.pool;
@@ -132,6 +134,7 @@ Shard* shard_around(const Memory& memory, Ring* ring, int ifindex, const MacAddr
     parts.reassembles = options.udp_frags != 0;
     Shard* const shard = Shard::make(parts);
     if (shard != nullptr) {
+        shard->set_clock(clock.release());
         shard->tcp().memory().set_budget(&tcp_budget(options));
         shard->tcp().set_tick(Duration::millis(options.tcp_timer_resolution_msec));
         return shard;
@@ -158,6 +161,7 @@ VerbsRingConfig verbs_settings(const Options& options) {
     config.tcp_by_local = options.tcp_3t_rules;
     config.udp_by_local = options.udp_3t_rules;
     config.drop_without_packet = options.cq_keep_qp_full;
+    config.stamps = options.hw_ts_conversion != 0;
     // A moderated wake-up is a late one, so somebody has to ask for it; whoever polls without end is never woken.
     const auto any = [&](std::initializer_list<Opt> ids) {
         return std::ranges::any_of(ids, [&](Opt id) { return options.is_set(id); });
@@ -197,8 +201,10 @@ Shard* open_shard_on(const Interface& interface, const Options& options, Reason*
         Arena::unmap(memory.arena);
         return nullptr;
     }
-    return shard_around(memory, *ring, interface.index, interface.mac, ring_kind, options, why,
-                        text);
+    auto clock =
+        DeviceClock::make(**ring, StampConversion(options.hw_ts_conversion), interface.name);
+    return shard_around(memory, *ring, interface.index, interface.mac, ring_kind, std::move(clock),
+                        options, why, text);
 }
 
 Shard* open_shm_shard(int ifindex, const Options& options, shm::ShmRing** ring, Reason* why,
@@ -216,7 +222,7 @@ Shard* open_shm_shard(int ifindex, const Options& options, shm::ShmRing** ring, 
         return nullptr;
     }
     Shard* const shard =
-        shard_around(memory, *opened, ifindex, MacAddr{}, "shm", options, why, text);
+        shard_around(memory, *opened, ifindex, MacAddr{}, "shm", nullptr, options, why, text);
     if (shard) *ring = *opened;
     return shard;
 }

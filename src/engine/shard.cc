@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "engine/device_clock.h"
 #include "engine/internal_thread.h"
 
 namespace vma {
@@ -124,6 +125,7 @@ unsigned Shard::poll() {
     full_polls_++;
     if (n > drained_max_) drained_max_ = n;
     const Instant now = monotonic_now();
+    if (clock_) clock_->convert({batch.data(), n}, now, *ring_);
     int64_t realtime = 0;
     bool tcp = false;
     if (!stats::capturing()) [[likely]] {
@@ -283,6 +285,8 @@ void Shard::close_ring() {
     Ring* ring = ring_;
     ring_ = nullptr;
     delete ring;
+    delete clock_;
+    clock_ = nullptr;
 }
 
 }  // namespace vma

@@ -25,6 +25,8 @@
 
 namespace vma {
 
+class DeviceClock;
+
 // News for the socket layer, told under the lease after a batch of frames.
 class ReadySink {
   public:
@@ -51,6 +53,8 @@ class Shard {
     };
     // Null when the arena is full.
     static Shard* make(const Parts& parts);
+    // Once, before anybody polls: what the stamps of its ring go by. Owned from now on.
+    void set_clock(DeviceClock* clock) { clock_ = clock; }
 
     Lease& lease() { return *lease_; }
     PacketPool& pool() { return *pool_; }
@@ -206,6 +210,7 @@ class Shard {
     Ring* ring_ = nullptr;
     Duration adapts_every_{};
     Instant adapted_at_{};
+    DeviceClock* clock_ = nullptr;  // null: stamps stay as the ring gives them
     RingCaps caps_;
     MacAddr mac_{};
     int ifindex_ = 0;

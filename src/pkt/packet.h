@@ -34,8 +34,9 @@ struct PacketMeta {
     bool has_vlan = false;
     bool checksum_good =
         false;  // L4 checksum verified or vouched for (also: "unfinished but trusted" of virtual links)
-    bool to_us = true;        // unicast to our MAC; false: multicast or broadcast
-    int64_t hw_time_ns = 0;   // raw hardware or driver stamp; 0 none
+    bool to_us = true;  // unicast to our MAC; false: multicast or broadcast
+    int64_t hw_time_ns =
+        0;  // the device's receive stamp; 0 none. As a ring gives it: RingCaps::counter_hz
     int64_t realtime_ns = 0;  // when the kernel received it, CLOCK_REALTIME; 0 not stamped
 };
 

@@ -17,11 +17,17 @@ namespace vma::sock {
 // Moments that a datagram of a ring can be stamped at (there is no acknowledgement of a datagram).
 inline constexpr uint32_t kRingRecords =
     SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_TX_SCHED | SOF_TIMESTAMPING_TX_ACK;
-// SO_TIMESTAMPING as far as it is a ring's: no stamps of the device's clock.
+// SO_TIMESTAMPING as far as it is a ring's: of the device's clock only stamps of what is received.
 inline constexpr uint32_t kRingStamping =
     kRingRecords | SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE |
+    SOF_TIMESTAMPING_RX_HARDWARE | SOF_TIMESTAMPING_SYS_HARDWARE | SOF_TIMESTAMPING_RAW_HARDWARE |
     SOF_TIMESTAMPING_OPT_ID | SOF_TIMESTAMPING_OPT_CMSG | SOF_TIMESTAMPING_OPT_TSONLY |
     SOF_TIMESTAMPING_OPT_STATS | SOF_TIMESTAMPING_OPT_PKTINFO | SOF_TIMESTAMPING_OPT_TX_SWHW;
+// OPT_PKTINFO asks for more about datagrams with a stamp of the device's.
+constexpr bool rings_can_stamp(uint32_t flags) {
+    constexpr uint32_t kDescribed = SOF_TIMESTAMPING_RAW_HARDWARE | SOF_TIMESTAMPING_OPT_PKTINFO;
+    return !(flags & ~kRingStamping) && (flags & kDescribed) != kDescribed;
+}
 
 class TxStamping {
   public:

@@ -58,19 +58,25 @@ class ControlWriter {
     size_t used_ = 0;
 };
 
-// The stamp in each form that is asked for. The _NEW forms differ in their names alone where time_t has 64 bits.
-void put_stamps(ControlWriter& out, int64_t realtime_ns, uint32_t wanted) {
+timespec to_timespec(int64_t ns) { return {ns / 1000000000, ns % 1000000000}; }
+
+// The stamps in each form that is asked for; `device_ns` 0: the device has made none. The _NEW forms differ in their names alone
+// where time_t has 64 bits.
+void put_stamps(ControlWriter& out, int64_t realtime_ns, int64_t device_ns, uint32_t wanted) {
     const bool in_new_form = wanted & kNewStamps;
-    const timespec ts{realtime_ns / 1000000000, realtime_ns % 1000000000};
+    const timespec ts = to_timespec(realtime_ns);
     static_assert(sizeof ts.tv_sec == 8 && sizeof ts == sizeof(__kernel_timespec));
     if (wanted & kWantTimestampNs)
         out.put(SOL_SOCKET, in_new_form ? SO_TIMESTAMPNS_NEW : SO_TIMESTAMPNS_OLD, ts);
     else if (wanted & kWantTimestamp)
         out.put(SOL_SOCKET, in_new_form ? SO_TIMESTAMP_NEW : SO_TIMESTAMP_OLD,
                 timeval{ts.tv_sec, ts.tv_nsec / 1000});
-    if (wanted & kWantStamping)
+    const bool of_device = (wanted & kWantHwStamps) && device_ns != 0;
+    if ((wanted & kWantStamping) || of_device)
         out.put(SOL_SOCKET, in_new_form ? SO_TIMESTAMPING_NEW : SO_TIMESTAMPING_OLD,
-                scm_timestamping{{ts, {}, {}}});
+                scm_timestamping{{wanted & kWantStamping ? ts : timespec{},
+                                  {},
+                                  of_device ? to_timespec(device_ns) : timespec{}}});
 }
 
 // The control messages of level IPPROTO_IP.
@@ -92,7 +98,7 @@ void put_headers(ControlWriter& out, const UdpRxInfo& info, int ifindex, uint32_
 void put_controls(const UdpRxInfo& info, const PacketMeta& meta, msghdr& msg, uint32_t wanted,
                   uint32_t local_v4) {
     ControlWriter out(msg);
-    put_stamps(out, info.realtime_ns, wanted);
+    put_stamps(out, info.realtime_ns, meta.hw_time_ns, wanted);
     if ((wanted & kWantGro) && info.whole) out.put(IPPROTO_UDP, UDP_GRO, int(info.segment_size));
     put_headers(out, info, int(meta.ifindex), wanted, local_v4);
     msg.msg_controllen = out.used();
@@ -160,7 +166,7 @@ long copy_stamp_out(PacketBuf& stamp, msghdr& msg, uint32_t wanted, int ifindex)
     if (msg.msg_name) msg.msg_namelen = 0;
     const size_t copied = copy_bytes_out(stamp.view(), msg);
     ControlWriter out(msg);
-    put_stamps(out, of.realtime_ns, wanted);
+    put_stamps(out, of.realtime_ns, 0, wanted);
     UdpRxInfo headers;
     if (ifindex && read_headers(stamp.view(), headers)) {
         told.offender = Endpoint{headers.source.addr, 0}.to_sockaddr_in();

@@ -162,8 +162,9 @@ Outcome UdpSocket::set_option(int fd, int level, int name, const void* value, so
             const auto asked = uint32_t(option_number(value, len));  // also of a so_timestamping
             want_if((asked & kReceivedStamps) == kReceivedStamps, kWantStamping);
             want_if((asked & kReceivedStamps) == SOF_TIMESTAMPING_RX_SOFTWARE, kUntoldStamps);
+            want_if(asked & SOF_TIMESTAMPING_RAW_HARDWARE, kWantHwStamps);
             want_if(name == SO_TIMESTAMPING_NEW, kNewStamps);
-            if (!follow_stamping(asked) || (asked & ~kRingStamping))
+            if (!follow_stamping(asked) || !rings_can_stamp(asked))
                 hand_back(Reason::unsupported_option);
             break;
         }

@@ -31,6 +31,7 @@ enum UdpControl : uint32_t {
     kNewStamps = 256,      // stamps under the names of the _NEW options
     kUntoldStamps = 512,   // SO_TIMESTAMPING has stamps made that it does not tell
     kErrorsArePri = 1024,  // SO_SELECT_ERR_QUEUE: what waits in the error queue is POLLPRI, too
+    kWantHwStamps = 2048,  // SO_TIMESTAMPING: the device's stamps of what is received
 };
 
 class UdpSocket final : public Socket {

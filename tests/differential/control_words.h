@@ -101,6 +101,10 @@ inline std::string stamp(int s) {
         const bool now = std::abs(seconds - int64_t(time(nullptr))) < 20;
         text += std::to_string(c->cmsg_level) + "/" + std::to_string(c->cmsg_type) + " len " +
                 std::to_string(c->cmsg_len) + (now ? " now;" : " another time;");
+        timespec at[3];
+        if (c->cmsg_len != CMSG_LEN(sizeof at)) continue;
+        memcpy(at, CMSG_DATA(c), sizeof at);
+        if (at[2].tv_sec || at[2].tv_nsec) text += " of a device, too;";
     }
     return text.empty() ? "none" : text;
 }

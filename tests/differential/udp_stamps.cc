@@ -51,6 +51,33 @@ void stamps_of_received::b() {
     step("over");
 }
 
+BEHAVIOUR(stamps_of_a_device,
+          "SO_TIMESTAMPING that asks for the stamps of a device, which may have none");
+void stamps_of_a_device::a() {
+    constexpr int kOfDevice = SOF_TIMESTAMPING_RX_HARDWARE | SOF_TIMESTAMPING_RAW_HARDWARE;
+    const int s = udp_pair();
+    SEE(set(s, SOL_SOCKET, SO_TIMESTAMPING_OLD, kReceived | kOfDevice));
+    SEE(first_stamp(s));
+    SEE(option(s, SOL_SOCKET, SO_TIMESTAMPING_OLD));
+    SEE(set(s, SOL_SOCKET, SO_TIMESTAMPING_OLD, kOfDevice | SOF_TIMESTAMPING_SYS_HARDWARE));
+    step("next");
+    SEE(stamp(s));
+    SEE(set(s, SOL_SOCKET, SO_TIMESTAMPING_OLD, kReceived | SOF_TIMESTAMPING_RX_HARDWARE));
+    step("next");
+    SEE(stamp(s));
+    on_ring(s);
+    step("over");
+}
+void stamps_of_a_device::b() {
+    const int s = udp_pair();
+    until_stamped(s);
+    for (int i = 0; i < 2; i++) {
+        step("next");
+        put(s, "datagram");
+    }
+    step("over");
+}
+
 namespace {
 constexpr int kSent = SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE;
 constexpr int kBare = kSent | SOF_TIMESTAMPING_OPT_ID | SOF_TIMESTAMPING_OPT_TSONLY;

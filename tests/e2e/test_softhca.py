@@ -7,6 +7,7 @@ import shutil
 import socket
 import sys
 import tempfile
+import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
@@ -190,16 +191,18 @@ class Ring(SoftHca):
         self.assertEqual(result.received, result.sent, result.text)
 
 
-class Card(case.NetCase):
-    """A card that the kernel and the verbs ring share: what no rule of the ring takes is the kernel's, at both ends."""
-
+class OnCard(case.NetCase):
     net_class = SoftHcaNet
 
     def setUp(self):
         self.net.plug_in()
 
-    def preloaded(self, space):
-        return preload_env(VMA_RING_KIND="verbs", **self.net.env(space.letter))
+    def preloaded(self, space, **variables):
+        return preload_env(**{"VMA_RING_KIND": "verbs", **self.net.env(space.letter), **variables})
+
+
+class Card(OnCard):
+    """A card that the kernel and the verbs ring share: what no rule of the ring takes is the kernel's, at both ends."""
 
     def ping_pong(self, protocol, preloaded):
         env = {letter: self.preloaded(self.net[letter]) if letter in preloaded else {} for letter in "ab"}
@@ -232,6 +235,53 @@ class Card(case.NetCase):
             client.settimeout(10)
             with self.assertRaises(ConnectionRefusedError):
                 client.connect((self.b.ip, sockperf.PORT))
+
+
+class Stamps(OnCard):
+    """The card's stamps of received datagrams. Its clock is CLOCK_MONOTONIC in nanoseconds."""
+
+    COUNT, PORT = 20, 12345
+    TOLERANCE = 100_000_000  # of readings of two clocks on a busy machine, in ns
+
+    def stamped(self, **variables):
+        """For each datagram (monotonic before, realtime before, the host's stamp, the device's, realtime after, monotonic after)."""
+        program = self.python(self.b, "hw_stamps.py", self.b.ip, self.PORT, self.COUNT, start=True,
+                              env=self.preloaded(self.b, **variables))
+        program.expect("ready")
+        sent = []
+        with self.a.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+            client.settimeout(10)
+            for _ in range(self.COUNT):
+                before = time.monotonic_ns(), time.time_ns()
+                client.sendto(b"datagram", (self.b.ip, self.PORT))
+                client.recv(100)
+                sent.append((before, (time.time_ns(), time.monotonic_ns())))
+        self.assertEqual(program.wait(10), 0, program.out)
+        self.said = program.out
+        told = [tuple(map(int, stamps)) for stamps in re.findall(r"(?m)^stamp (\d+) (\d+)$", program.out)]
+        self.assertEqual(len(told), self.COUNT, program.out)
+        return [(*before, *stamps, *after) for (before, after), stamps in zip(sent, told)]
+
+    def test_what_each_setting_gives(self):
+        """VMA_HW_TS_CONVERSION: nothing, the device's own time, or that of the host; each later than the one before."""
+        for setting, clock in (("0", None), ("1", "monotonic"), ("2", "realtime"), ("3", "realtime"), ("4", "realtime")):
+            with self.subTest(setting=setting):
+                last = 0
+                for monotonic, realtime, host, device, realtime_end, monotonic_end in self.stamped(VMA_HW_TS_CONVERSION=setting):
+                    self.assertTrue(realtime <= host <= realtime_end, self.said)
+                    if clock is None:
+                        self.assertEqual(device, 0, self.said)
+                        continue
+                    begin, end = (monotonic, monotonic_end) if clock == "monotonic" else (realtime, realtime_end)
+                    self.assertTrue(begin - self.TOLERANCE <= device <= end + self.TOLERANCE, f"{begin} {end}\n{self.said}")
+                    self.assertGreater(device, last, self.said)
+                    last = device
+                self.assertEqual("has no PTP clock" in self.said, setting == "4", self.said)
+
+    def test_a_device_without_a_clock(self):
+        described = self.net.env("b")["SOFTHCA"] + " timestamps=0"
+        for *_, device, _, _ in self.stamped(SOFTHCA=described):
+            self.assertEqual(device, 0, self.said)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 #include <linux/types.h>
 
 #define VMA_HOOK_MAGIC 0x766d6172u /* "vmar" */
-#define VMA_HOOK_VERSION 6u
+#define VMA_HOOK_VERSION 7u
 
 /* Slots 1..VMA_SLOTS-1 are rings; entry 0 of the slot table is the hook's head. */
 #define VMA_SLOTS 512
@@ -132,8 +132,9 @@ struct vma_frame_meta {
     __u8 zero;
     __u64
         stamp; /* CLOCK_REALTIME when the kernel received it, in ns; 0: it stamps nothing at the moment */
+    __u64 device_stamp; /* of the driver, as it gives it to programs; 0: none */
 };
-#define VMA_FRAME_OFFSET 26
+#define VMA_FRAME_OFFSET 34
 #define VMA_FRAME_MAX 66560
 
 /* sk_buff's ip_summed. */
@@ -146,5 +147,5 @@ struct vma_frame_meta {
 static_assert(sizeof(vma_flow_key) == 40 && sizeof(vma_flow) == 24 && sizeof(vma_slot) == 128 &&
               sizeof(vma_hook_head) <= sizeof(vma_slot) && sizeof(vma_group_key) == 12 &&
               sizeof(vma_group) == 8 * VMA_GROUP_RINGS && sizeof(vma_twin_key) == 16 &&
-              sizeof(vma_owner) == 128 + 4 * VMA_GATES && sizeof(vma_frame_meta) == 24);
+              sizeof(vma_owner) == 128 + 4 * VMA_GATES && sizeof(vma_frame_meta) == 32);
 #endif

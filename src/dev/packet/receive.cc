@@ -120,6 +120,7 @@ Packet Receiver::take_record(const uint8_t* record, uint32_t record_bytes, uint6
     p->meta.vlan_tci = meta.vlan_tci;
     p->meta.has_vlan = meta.has_vlan != 0;
     p->meta.realtime_ns = int64_t(meta.stamp);
+    p->meta.hw_time_ns = int64_t(meta.device_stamp);
     p->meta.checksum_good =
         meta.ip_summed == VMA_SUM_PARTIAL || meta.ip_summed == VMA_SUM_UNNECESSARY;
     ++frames_;

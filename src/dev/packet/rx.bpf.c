@@ -207,6 +207,7 @@ static __always_inline void fill_meta(struct __sk_buff* skb, struct vma_frame_me
     meta->copied = copied;
     meta->zero = 0;
     meta->stamp = skb->tstamp;
+    meta->device_stamp = skb->hwtstamp;
 }
 
 // Wakes the reader if it sleeps. Called after the submit, whose atomic exchange of the record header is a full barrier: either

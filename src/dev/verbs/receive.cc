@@ -2,15 +2,18 @@
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 
 #include "dev/verbs/verbs_ring.h"
 
 namespace vma {
 
-void VerbsReceiver::open(ibv_qp* qp, ibv_cq* cq, uint8_t* memory, uint32_t slots, uint32_t room,
-                         uint32_t key, PacketPool& pool, uint32_t ifindex, const Limits& limits) {
+void VerbsReceiver::open(ibv_qp* qp, ibv_cq* cq, ibv_cq_ex* stamped, uint8_t* memory,
+                         uint32_t slots, uint32_t room, uint32_t key, PacketPool& pool,
+                         uint32_t ifindex, const Limits& limits) {
     qp_ = qp;
     cq_ = cq;
+    stamped_ = stamped;
     memory_ = memory;
     slots_ = slots;
     room_ = room;
@@ -51,26 +54,55 @@ Status VerbsReceiver::post() {
     return {};
 }
 
-unsigned VerbsReceiver::poll() {
+void VerbsReceiver::completed(uint32_t slot, ibv_wc_status status, uint32_t len, unsigned flags,
+                              uint64_t stamp) {
+    posted_[slot] = false;
+    order_at_++;
+    if (status != IBV_WC_SUCCESS || len < 14) {
+        free_[free_count_++] = slot;
+        if (status == IBV_WC_SUCCESS || status == IBV_WC_LOC_LEN_ERR) malformed_++;
+        failed_ = failed_ || status != IBV_WC_SUCCESS;
+        return;
+    }
+    arrived_[arrived_end_++ & mask_] = {slot, len, (flags & IBV_WC_IP_CSUM_OK) != 0, stamp};
+}
+
+int VerbsReceiver::poll_plain() {
     ibv_wc done[kVerbsMostPolled];
-    if (order_at_ != order_end_)
-        prefetch(memory_ + size_t(order_[order_at_ & mask_]) * room_, limits_.prefetched_before);
     const int n = ibv_poll_cq(cq_, int(limits_.polled), done);
-    if (n < 0) failed_ = true;  // the queue itself
     for (int i = 0; i < n; ++i) {
         const ibv_wc& c = done[i];
-        const uint32_t slot = uint32_t(c.wr_id);
-        posted_[slot] = false;
-        order_at_++;
-        if (c.status != IBV_WC_SUCCESS || c.byte_len < 14) {
-            free_[free_count_++] = slot;
-            if (c.status == IBV_WC_SUCCESS || c.status == IBV_WC_LOC_LEN_ERR) malformed_++;
-            failed_ = failed_ || c.status != IBV_WC_SUCCESS;
-            continue;
-        }
-        arrived_[arrived_end_++ & mask_] = {slot, c.byte_len,
-                                            (c.wc_flags & IBV_WC_IP_CSUM_OK) != 0};
+        completed(uint32_t(c.wr_id), c.status, c.byte_len, c.wc_flags, 0);
     }
+    return n;
+}
+
+// The same by the calls of ibv_create_cq_ex(3), which alone tell a completion's time.
+int VerbsReceiver::poll_stamped() {
+    ibv_poll_cq_attr attr{};
+    int error = ibv_start_poll(stamped_, &attr);
+    if (error != 0) return error == ENOENT ? 0 : -1;
+    int n = 0;
+    while (error == 0) {
+        // What is not a success has nothing else to tell.
+        const bool good = stamped_->status == IBV_WC_SUCCESS;
+        completed(uint32_t(stamped_->wr_id), stamped_->status,
+                  good ? ibv_wc_read_byte_len(stamped_) : 0,
+                  good ? ibv_wc_read_wc_flags(stamped_) : 0,
+                  good ? ibv_wc_read_completion_ts(stamped_) : 0);
+        if (++n == int(limits_.polled)) break;
+        error = ibv_next_poll(stamped_);
+    }
+    ibv_end_poll(stamped_);
+    if (error != 0 && error != ENOENT) failed_ = true;
+    return n;
+}
+
+unsigned VerbsReceiver::poll() {
+    if (order_at_ != order_end_)
+        prefetch(memory_ + size_t(order_[order_at_ & mask_]) * room_, limits_.prefetched_before);
+    const int n = stamped_ ? poll_stamped() : poll_plain();
+    if (n < 0) failed_ = true;  // the queue itself
     return unsigned(std::max(n, 0));
 }
 
@@ -119,6 +151,7 @@ unsigned VerbsReceiver::recv(std::span<Packet> out) {
         arrived_at_++;
         p->meta.ifindex = ifindex_;
         p->meta.checksum_good = a.checksum_good;
+        p->meta.hw_time_ns = int64_t(a.stamp);
         p->meta.to_us = (data[0] & 1) == 0;
         bytes_ += a.len;
         taken_++;

@@ -21,9 +21,11 @@ class VerbsReceiver final : public PacketLender {
         uint32_t prefetched_before = 0;
         bool drop = false;  // what the pool has no packet for, instead of leaving it
     };
-    // `slots` buffers of `room` bytes at `memory`, all of it registered with `key`. The rest outlives this.
-    void open(ibv_qp* qp, ibv_cq* cq, uint8_t* memory, uint32_t slots, uint32_t room, uint32_t key,
-              PacketPool& pool, uint32_t ifindex, const Limits& limits);
+    // `slots` buffers of `room` bytes at `memory`, all of it registered with `key`. The rest outlives this. `stamped`: `cq` as
+    // one whose completions have times; else null.
+    void open(ibv_qp* qp, ibv_cq* cq, ibv_cq_ex* stamped, uint8_t* memory, uint32_t slots,
+              uint32_t room, uint32_t key, PacketPool& pool, uint32_t ifindex,
+              const Limits& limits);
     Status post();  // every free buffer; errors of ibv_post_recv(3)
 
     unsigned recv(std::span<Packet> out);
@@ -47,15 +49,21 @@ class VerbsReceiver final : public PacketLender {
     struct Arrived {
         uint32_t slot, len;
         bool checksum_good;
+        uint64_t stamp;  // 0: none
     };
     static constexpr uint32_t kMostPosted = 64;  // by one call of the verb
 
     uint32_t waiting() const { return arrived_end_ - arrived_at_; }
     unsigned poll();
+    int poll_plain();
+    int poll_stamped();
+    void completed(uint32_t slot, ibv_wc_status status, uint32_t len, unsigned flags,
+                   uint64_t stamp);
     void prefetch(const uint8_t* data, uint32_t bytes) const;
 
     ibv_qp* qp_ = nullptr;
     ibv_cq* cq_ = nullptr;
+    ibv_cq_ex* stamped_ = nullptr;
     uint8_t* memory_ = nullptr;
     uint32_t slots_ = 0, room_ = 0, key_ = 0, ifindex_ = 0;
     PacketPool* pool_ = nullptr;

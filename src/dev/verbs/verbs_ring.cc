@@ -46,6 +46,7 @@ class VerbsRing final : public Ring {
     int wake_fd() const override { return wake_.fd(); }
     bool arm() override;
     void disarm() override { take_events(); }
+    bool read_counter(uint64_t* ticks) override;
     RingCounters counters() const override;
     Duration adapts_every() const override { return config_.adaptive.every; }
     void adapt(Duration time) override;
@@ -53,6 +54,7 @@ class VerbsRing final : public Ring {
   private:
     Status make_memory();
     Status make_queues();
+    ibv_cq_ex* make_stamped_cq();
     Status make_qp();
     Status start_qp();
     void recover();
@@ -69,6 +71,7 @@ class VerbsRing final : public Ring {
     ibv_mr* mr_ = nullptr;
     ibv_comp_channel* channel_ = nullptr;
     MovedFd wake_;
+    ibv_cq_ex* stamped_cq_ = nullptr;  // rx_cq_, where it has times
     ibv_cq *rx_cq_ = nullptr, *tx_cq_ = nullptr;
     ibv_qp* qp_ = nullptr;
     uint8_t* memory_ = nullptr;  // receive buffers, then kTxBytes
@@ -93,13 +96,42 @@ Status VerbsRing::make_memory() {
     return {};
 }
 
+// A queue whose completions have times of the device's clock. Null: the device has none.
+ibv_cq_ex* VerbsRing::make_stamped_cq() {
+    const ibv_device_attr_ex& device = port_.attributes();
+    if (device.completion_timestamp_mask == 0 || device.hca_core_clock == 0) return nullptr;
+    ibv_cq_init_attr_ex a{};
+    a.cqe = config_.rx_requests;
+    a.channel = channel_;
+    a.wc_flags = IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
+    ibv_cq_ex* const cq = ibv_create_cq_ex(port_.context(), &a);
+    if (cq == nullptr) return nullptr;
+    caps_.counter_hz = device.hca_core_clock * 1000;
+    caps_.counter_mask = device.completion_timestamp_mask;
+    return cq;
+}
+
+// Providers tell ticks as nanoseconds (mlx5), or the time that they are nanoseconds of.
+bool VerbsRing::read_counter(uint64_t* ticks) {
+    ibv_values_ex values{};
+    values.comp_mask = IBV_VALUES_MASK_RAW_CLOCK;
+    if (ibv_query_rt_values_ex(port_.context(), &values) != 0 ||
+        !(values.comp_mask & IBV_VALUES_MASK_RAW_CLOCK))
+        return false;
+    *ticks = uint64_t(values.raw_clock.tv_sec) * 1000000000 + uint64_t(values.raw_clock.tv_nsec);
+    return true;
+}
+
 Status VerbsRing::make_queues() {
     channel_ = verbs().create_comp_channel(port_.context());
     if (channel_ == nullptr) return Errno{errno};
     if (const Status moved = wake_.move(&channel_->fd); !moved) return moved;
     const int flags = sys::fcntl(channel_->fd, F_GETFL);
     sys::fcntl(channel_->fd, F_SETFL, flags | O_NONBLOCK);
-    rx_cq_ = verbs().create_cq(port_.context(), int(config_.rx_requests), nullptr, channel_, 0);
+    if (config_.stamps) stamped_cq_ = make_stamped_cq();
+    rx_cq_ = stamped_cq_ != nullptr ? ibv_cq_ex_to_cq(stamped_cq_)
+                                    : verbs().create_cq(port_.context(), int(config_.rx_requests),
+                                                        nullptr, channel_, 0);
     if (rx_cq_ == nullptr) return Errno{errno};
     if (config_.moderation.count > 1) moderate(config_.moderation);
     tx_cq_ = verbs().create_cq(port_.context(), int(config_.tx_requests), nullptr, nullptr, 0);
@@ -177,8 +209,8 @@ Status VerbsRing::open(std::string* why) {
         tx.max_frame = config_.mtu + 14;
         tx.max_gso = caps_.max_gso_bytes ? caps_.max_gso_bytes + 14 : 0;
         tx.checksum = caps_.tx_checksum;
-        receiver_.open(qp_, rx_cq_, memory_, config_.rx_requests, room(), mr_->lkey, *config_.pool,
-                       uint32_t(config_.ifindex),
+        receiver_.open(qp_, rx_cq_, stamped_cq_, memory_, config_.rx_requests, room(), mr_->lkey,
+                       *config_.pool, uint32_t(config_.ifindex),
                        {config_.rx_batching, config_.poll_batch, config_.prefetch_bytes,
                         config_.prefetch_bytes_before_poll, config_.drop_without_packet});
         transmitter_.open(qp_, tx_cq_, memory_ + memory_bytes_ - kTxBytes, kTxBytes, mr_->lkey, tx);

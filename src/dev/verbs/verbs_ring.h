@@ -39,6 +39,7 @@ struct VerbsRingConfig {
         false;  // pool exhausted: a frame that arrives is dropped, else it waits
     bool tcp_by_local = false,
          udp_by_local = false;  // steer connected flows by their local end alone
+    bool stamps = false;        // frames get the device's receive stamps, where it has a clock
     Arena* arena = nullptr;     // both of the shard; outlive the ring and every packet it gave out
     PacketPool* pool = nullptr;
 };

@@ -26,7 +26,9 @@ class RingContract : public testing::TestWithParam<std::string> {
             ASSERT_TRUE(p->ring[1]) << p->why;
             pair = std::move(p);
         } else if (GetParam() == "verbs") {
-            auto p = std::make_unique<VerbsPair>();
+            VerbsRingConfig c;
+            c.stamps = true;  // as by default
+            auto p = std::make_unique<VerbsPair>("", c);
             ASSERT_TRUE(p->ring[1]) << p->why;
             pair = std::move(p);
         } else {

@@ -89,14 +89,18 @@ TEST_F(VerbsRingTest, receive_requests_are_posted_in_batches) {
 }
 
 TEST_F(VerbsRingTest, a_look_takes_so_many_completions) {
-    VerbsRingConfig c;
-    c.poll_batch = 4;
-    open(c);
-    ASSERT_TRUE(pair->ring[1]->steer(pair->flow(7000)));
-    send(9);
-    for (const uint32_t taken : {4u, 4u, 4u, 4u, 8u}) {
-        receive_one();
-        EXPECT_EQ(qp(1).recv.head.load(), taken);
+    for (const bool stamps : {false, true}) {
+        SCOPED_TRACE(stamps ? "stamped" : "plain");
+        VerbsRingConfig c;
+        c.poll_batch = 4;
+        c.stamps = stamps;
+        open(c);
+        ASSERT_TRUE(pair->ring[1]->steer(pair->flow(7000)));
+        send(9);
+        for (const uint32_t taken : {4u, 4u, 4u, 4u, 8u}) {
+            receive_one();
+            EXPECT_EQ(qp(1).recv.head.load(), taken);
+        }
     }
 }
 
@@ -123,6 +127,39 @@ TEST_F(VerbsRingTest, what_the_pool_has_no_packet_for_is_dropped_if_asked) {
         EXPECT_EQ(ring.recv(rest), drop ? 0u : 3u);
         for (Packet& p : rest) p.reset();
     }
+}
+
+TEST_F(VerbsRingTest, frames_have_the_times_of_the_devices_counter) {
+    VerbsRingConfig c;
+    c.stamps = true;
+    open(c);
+    Ring& ring = *pair->ring[1];
+    EXPECT_EQ(ring.caps().counter_hz, 1'000'000'000u);
+    EXPECT_EQ(ring.caps().counter_mask, UINT64_MAX);
+    ASSERT_TRUE(ring.steer(pair->flow(7000)));
+    uint64_t last, end;
+    ASSERT_TRUE(ring.read_counter(&last));
+    for (int i = 0; i < 3; ++i) {
+        send(1);
+        Packet p[1];
+        ASSERT_EQ(ring.recv(p), 1u);
+        ASSERT_TRUE(ring.read_counter(&end));
+        const auto stamp = uint64_t(p[0]->meta.hw_time_ns);
+        EXPECT_GE(stamp, last);
+        EXPECT_LE(stamp, end);
+        EXPECT_TRUE(p[0]->meta.checksum_good);
+        last = stamp;
+    }
+}
+
+TEST_F(VerbsRingTest, no_times_where_nobody_wants_them) {
+    open({});
+    EXPECT_EQ(pair->ring[1]->caps().counter_hz, 0u);
+    ASSERT_TRUE(pair->ring[1]->steer(pair->flow(7000)));
+    send(1);
+    Packet p[1];
+    ASSERT_EQ(pair->ring[1]->recv(p), 1u);
+    EXPECT_EQ(p[0]->meta.hw_time_ns, 0);
 }
 
 TEST_F(VerbsRingTest, sends_complete_in_batches) {
