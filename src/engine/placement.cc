@@ -131,7 +131,8 @@ Shard* shard_around(const Memory& memory, Ring* ring, int ifindex, const MacAddr
     parts.ring_kind = kind;
     parts.secret = random_secret();
     parts.secret2 = random_secret();
-    parts.reassembles = options.udp_frags != 0;
+    // What a device gives in spite of rules that name ports, the kernel does not have.
+    parts.reassembles_udp = options.udp_frags != 0 || std::strcmp(kind, "verbs") == 0;
     Shard* const shard = Shard::make(parts);
     if (shard != nullptr) {
         shard->set_clock(clock.release());

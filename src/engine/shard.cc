@@ -17,7 +17,7 @@ namespace {
 // The IP protocol of an IPv4 frame with or without a tag; 0 for anything else (the UDP path counts why).
 uint8_t protocol_of(const PacketBuf& frame) {
     uint32_t at = 12;
-    if (frame.len < 38) return 0;
+    if (frame.len < 34) return 0;
     if (load_be16(frame.data + at) == 0x8100) at += 4;
     return load_be16(frame.data + at) == 0x0800 ? frame.data[at + 2 + 9] : 0;
 }
@@ -44,10 +44,10 @@ Shard* Shard::make(const Parts& parts) {
     shard->tcp_ = arena.make<TcpEngine>(arena, *shard, IsnSecret{parts.secret, parts.secret2});
     if (shard->tcp_ == nullptr || shard->pacing_ == nullptr)
         return nullptr;  // the caller gives the whole arena up
-    if (parts.reassembles) {
-        udp->reassembly = arena.make<Reassembly4>(*parts.pool, parts.secret ^ 0x85ebca6bu);
-        if (udp->reassembly == nullptr) return nullptr;
-    }
+    shard->reassembly_ = arena.make<Reassembly4>(*parts.pool, parts.secret ^ 0x85ebca6bu);
+    if (shard->reassembly_ == nullptr) return nullptr;
+    shard->tcp_->set_reassembly(shard->reassembly_);
+    if (parts.reassembles_udp) udp->reassembly = shard->reassembly_;
     shard->root_ = arena.make<ArenaRoot>();
     if (shard->root_ == nullptr) return nullptr;
     shard->root_->layout = layout_identity();
@@ -136,8 +136,7 @@ unsigned Shard::poll() {
     }
     while (UdpEndpoint* endpoint = udp_->fresh.pop_front())
         if (sink_) sink_->udp_ready(*endpoint);
-    if (udp_->reassembly)
-        fragments_wait_.store(udp_->reassembly->datagrams() != 0, std::memory_order_relaxed);
+    fragments_wait_.store(reassembly_->datagrams() != 0, std::memory_order_relaxed);
     if (tcp) tcp_->flush(now);
     if (tcp_->next_deadline() <= now) tcp_->run_deadlines(now);
     if (pacing_->next() <= now) pacing_->run(now);
@@ -169,9 +168,8 @@ void Shard::run_deadlines() {
 void Shard::age_fragments() {
     if (!fragments_wait_.load(std::memory_order_relaxed)) return;
     LeaseGuard guard(*lease_);
-    udp_->drops.add(DropReason::reassembly_timeout,
-                    udp_->reassembly->deadline_reached(monotonic_now()));
-    fragments_wait_.store(udp_->reassembly->datagrams() != 0, std::memory_order_relaxed);
+    udp_->drops.add(DropReason::reassembly_timeout, reassembly_->deadline_reached(monotonic_now()));
+    fragments_wait_.store(reassembly_->datagrams() != 0, std::memory_order_relaxed);
 }
 
 void Shard::pacing_moved(Instant at) {

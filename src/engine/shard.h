@@ -49,7 +49,7 @@ class Shard {
         MacAddr mac{};
         const char* ring_kind = "";
         uint64_t secret = 0, secret2 = 0;  // random; keys of the tables, initial sequence numbers
-        bool reassembles = false;          // puts fragments of UDP together that its ring gets
+        bool reassembles_udp = false;  // puts fragments of UDP together, too, that its ring gets
     };
     // Null when the arena is full.
     static Shard* make(const Parts& parts);
@@ -204,6 +204,7 @@ class Shard {
     TcpEngine* tcp_ = nullptr;
     UdpPacing* pacing_ = nullptr;
     IpIdCounters* ip_ids_ = nullptr;
+    Reassembly4* reassembly_ = nullptr;  // of TCP, and of UDP if that is wanted
     KeptPackets kept_, lent_;
     ArenaRoot* root_ = nullptr;
     void* records_ = nullptr;  // [lease] given back, singly linked

@@ -21,6 +21,7 @@
 namespace vma {
 
 class NetworkMonitor;
+class Reassembly4;
 class Shard;
 
 // What a received tuple can lead to.
@@ -168,6 +169,8 @@ class TcpEngine {
 
     // An IPv4 frame that carries TCP, or an ICMP error that quotes it.
     void input(Packet frame, Instant now);
+    // What puts fragments of segments together; null, as at first: they are dropped.
+    void set_reassembly(Reassembly4* reassembly) { reassembly_ = reassembly; }
     // After a batch of frames: sends what they caused, tells the sink.
     void flush(Instant now);
     // Runs what is due; flush() is included.
@@ -347,6 +350,7 @@ class TcpEngine {
     List<TcpConnection, &TcpConnection::news_hook> news_;
     List<TcpListener, &TcpListener::news_hook> listener_news_;
     TcpEngineCounters counters_;
+    Reassembly4* reassembly_ = nullptr;
     DropCounters drops_;
     PathCache paths_;
     // Tuples, and local ends of listeners (no remote port), that went to the kernel lately: for kForgottenFor, and until what

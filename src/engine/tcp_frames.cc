@@ -9,6 +9,7 @@
 #include "engine/network_monitor.h"
 #include "engine/shard.h"
 #include "engine/tcp_received.h"
+#include "stack/reassembly4.h"
 #include "wire/checksum.h"
 #include "wire/icmp.h"
 #include "wire/ipv4.h"
@@ -337,7 +338,13 @@ void TcpEngine::input(Packet frame, Instant now) {
     if (!ethernet.ok()) return drops_.add(ethernet.why());
     const auto ip = parse_ipv4(ethernet->payload);
     if (!ip.ok()) return drops_.add(ip.why());
-    if (ip->header.is_fragment()) return drops_.add(DropReason::ip_fragment);
+    if (ip->header.is_fragment()) {
+        DropReason why = DropReason::ip_fragment;
+        if (reassembly_) frame = reassemble(*reassembly_, std::move(frame), *ip, now, drops_, why);
+        if (reassembly_ && frame) return input(std::move(frame), now);
+        if (why != DropReason::none) drops_.add(why);
+        return;
+    }
     if (ip->header.protocol == IPPROTO_ICMP) return icmp(frame, now);
     if (ip->header.protocol != IPPROTO_TCP) return drops_.add(DropReason::ip_protocol);
     const auto segment = parse_tcp(ip->payload);

@@ -236,4 +236,14 @@ void Reassembly4::purge() {
     while (Datagram* d = age_.front()) close(*d);
 }
 
+Packet reassemble(Reassembly4& reassembly, Packet fragment, const Ipv4View& ip, Instant now,
+                  DropCounters& drops, DropReason& why) {
+    drops.add(DropReason::reassembly_timeout, reassembly.deadline_reached(now));
+    const uint64_t evicted = reassembly.counters().evicted;
+    Packet whole = reassembly.add(std::move(fragment), ip, now, why);
+    const bool itself = why == DropReason::reassembly_memory;  // the caller counts that one
+    drops.add(DropReason::reassembly_memory, reassembly.counters().evicted - evicted - itself);
+    return whole;
+}
+
 }  // namespace vma

@@ -107,4 +107,8 @@ class Reassembly4 {
     Datagram records_[kMaxDatagrams];
 };
 
+// add(), and what it drops beside this fragment counted: datagrams too old, datagrams evicted. The caller counts `why`.
+Packet reassemble(Reassembly4& reassembly, Packet fragment, const Ipv4View& ip, Instant now,
+                  DropCounters& drops, DropReason& why);
+
 }  // namespace vma

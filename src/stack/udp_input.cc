@@ -100,18 +100,6 @@ DropReason deliver(UdpStack& stack, Packet frame, const Ipv4View& ip, Instant no
     return queue(stack, *endpoint, std::move(frame), info);
 }
 
-// add() with what it drops beside this fragment counted under the stack's names: datagrams too old, datagrams evicted.
-Packet reassemble(UdpStack& stack, Packet frame, const Ipv4View& ip, Instant now, DropReason& why) {
-    Reassembly4& reassembly = *stack.reassembly;
-    stack.drops.add(DropReason::reassembly_timeout, reassembly.deadline_reached(now));
-    const uint64_t evicted = reassembly.counters().evicted;
-    Packet whole = reassembly.add(std::move(frame), ip, now, why);
-    const bool itself = why == DropReason::reassembly_memory;  // the caller counts that one
-    stack.drops.add(DropReason::reassembly_memory,
-                    reassembly.counters().evicted - evicted - itself);
-    return whole;
-}
-
 DropReason input(UdpStack& stack, Packet frame, Instant now, int64_t realtime_ns) {
     const Parsed<ByteView> packet = ip_packet(stack, *frame);
     if (!packet) return packet.why();
@@ -122,7 +110,7 @@ DropReason input(UdpStack& stack, Packet frame, Instant now, int64_t realtime_ns
     if (ip->header.is_fragment()) {
         if (stack.reassembly == nullptr) return DropReason::ip_fragment;
         DropReason why = DropReason::none;
-        frame = reassemble(stack, std::move(frame), *ip, now, why);
+        frame = reassemble(*stack.reassembly, std::move(frame), *ip, now, stack.drops, why);
         if (!frame) return why;  // none: it waits for the others
         ip = parse_ipv4(frame->view().subspan(kEthernetSize));
         if (!ip) return ip.why();

@@ -94,6 +94,24 @@ class Segments(Against):
             self.assertLess(sum(len(s.data) for s in early), 40000)
         self.still_serves()
 
+    def test_segments_in_fragments(self):
+        """Of IP, as routers make them: in order, backwards, in many. One that is lost: the segment comes again, whole."""
+        with self.peer() as p:
+            p.open()
+            p.send(PSH | ACK, data=b"take 4111\n", count=True, cut=((0, 8), (8, 24), (24, 30)))
+            data = text(4111)
+            size = 1000 + 20  # of a segment with its header
+            cuts = (((0, 504), (504, size)), ((504, size), (0, 504)),
+                    [(at, min(at + 8, size)) for at in range(0, size, 8)], ((0, 504), (512, size)))
+            for i, cut in enumerate(cuts):
+                p.send(PSH | ACK, data=data[1000 * i:1000 * (i + 1)], count=True, cut=cut)
+            p.send(PSH | ACK, data=data[4000:], count=True, cut=((0, 128), (128, 131)))
+            self.assertTrue(all(s.ack - p.seq & MASK > MASK // 2 and not s.data for s in p.all(0.3)), "acknowledged too much")
+            p.send(PSH | ACK, seq=p.seq - 1111, data=data[3000:4000])
+            self.assertEqual(p.take(4111), data)
+        self.assertNotIn("ip_fragment", self.drops())
+        self.still_serves()
+
     def test_windows_of_one_byte(self):
         with self.peer() as p:
             p.window = 1

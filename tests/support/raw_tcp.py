@@ -56,7 +56,7 @@ class RawPeer:
         self.raw = space.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
         self.raw.bind((space.dev, 0x0800))
         self.raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
-        self.seq, self.ack, self.window, self.stamp, self.echo = 1000, 0, 60000, None, 0
+        self.seq, self.ack, self.window, self.stamp, self.echo, self.identity = 1000, 0, 60000, None, 0, 0
 
     def close(self):
         self.raw.close()
@@ -68,8 +68,9 @@ class RawPeer:
         self.send(flags=RST | ACK)
         self.close()
 
-    def send(self, flags=ACK, seq=None, ack=None, data=b"", window=None, options=b"", stamp=None, count=False):
-        """One segment; seq and ack default to what is expected. count: peer.seq moves behind it."""
+    def send(self, flags=ACK, seq=None, ack=None, data=b"", window=None, options=b"", stamp=None, count=False, cut=None):
+        """One segment; seq and ack default to what is expected. count: peer.seq moves behind it. cut: (from, to) of each IP fragment
+        that it goes in, in their order; bytes of the segment with its header."""
         seq, ack = self.seq if seq is None else seq, self.ack if ack is None else ack
         stamp = self.stamp if stamp is None else stamp
         if stamp is not None:
@@ -79,9 +80,13 @@ class RawPeer:
                           self.window if window is None else window, 0, 0) + options + data
         pseudo = struct.pack("!4s4sBBH", *self.addresses, 0, 6, len(tcp))
         tcp = tcp[:16] + struct.pack("!H", sum16(pseudo + tcp)) + tcp[18:]
-        ip = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + len(tcp), 0, 0x4000, 64, 6, 0, *self.addresses)
-        ip = ip[:10] + struct.pack("!H", sum16(ip)) + ip[12:]
-        self.raw.send(self.ethernet + ip + tcp)
+        self.identity = self.identity + 1 & 0xffff
+        for begin, end in cut or [(0, len(tcp))]:
+            more = 0x2000 if end < len(tcp) else 0
+            ip = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + end - begin, self.identity, more | begin // 8 if cut else 0x4000, 64, 6, 0,
+                             *self.addresses)
+            ip = ip[:10] + struct.pack("!H", sum16(ip)) + ip[12:]
+            self.raw.send(self.ethernet + ip + tcp[begin:end])
         if count:
             self.seq = (self.seq + len(data) + (flags & FIN) + bool(flags & SYN)) & MASK
 

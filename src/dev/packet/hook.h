@@ -56,6 +56,7 @@ bool can_be_flow(const FlowKey& key);
 struct GroupPort {
     Endpoint group;
     int ifindex = 0;
+    uint8_t protocol = IPPROTO_UDP;
 };
 
 class Hook {

@@ -17,14 +17,14 @@ uint32_t on_wire(const IpAddr& group) { return __builtin_bswap32(group.v4_host()
 
 vma_group_key to_key(const GroupPort& where) {
     return {on_wire(where.group.addr), uint32_t(where.ifindex), __builtin_bswap16(where.group.port),
-            0};
+            where.protocol};
 }
 
 // What the count of flows of a port is kept by (Hook::count_port).
 vma_flow_key port_of(const vma_group_key& key) {
     vma_flow_key counted{};
     counted.local_port = key.port;
-    counted.protocol = IPPROTO_UDP;
+    counted.protocol = uint8_t(key.protocol);
     return counted;
 }
 

@@ -41,14 +41,15 @@ struct vma_flow {
 };
 
 /* Multicast: who gets a copy of what comes to a group and port on an interface. Group and port in network order. With port 0
- * the group is an address of the host, and what is copied is every UDP fragment that comes to it. */
+ * the group is an address of the host, and what is copied is every fragment of that protocol that comes to it, of TCP but the
+ * first of a datagram. */
 #define VMA_GROUPS 16384
 #define VMA_GROUP_RINGS 16 /* most rings of one interface with the same group and port */
 struct vma_group_key {
     __u32 group;
     __u32 ifindex;
     __u16 port;
-    __u16 zero;
+    __u16 protocol;
 };
 /* Filled from the front; slot 0: none. One counts only while its slot has this generation. Written under the hook's lock. */
 struct vma_group {

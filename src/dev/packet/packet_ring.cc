@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <new>
+#include <set>
 #include <utility>
 
 #include "base/sys.h"
@@ -83,6 +84,7 @@ class PacketRing final : public Ring {
     }
     void set_caps(uint32_t mtu);
     void leave_groups();
+    void take_fragments(const IpAddr& local);
     Status map_doorbell(int bell);
     void silence_doorbell();
 
@@ -92,6 +94,7 @@ class PacketRing final : public Ring {
     uint32_t slot_ = 0, token_ = 0;
     int ifindex_ = 0;
     std::map<Endpoint, unsigned> groups_;  // of this ring in the hook: twins that share it
+    std::set<IpAddr> fragments_of_;        // local addresses whose fragments of TCP the ring gets
     Gates gates_;
     std::atomic<vma_owner*> page_{nullptr};  // of gates_: somebody else steers
     PrivateMapping token_map_;               // lent: the life token
@@ -248,7 +251,11 @@ Status PacketRing::lose_privileges() {
 }
 
 Status PacketRing::steer(const FlowKey& key, int twin) {
-    if (!page_.load(std::memory_order_relaxed)) return hook_->steer(slot_, key);
+    if (!page_.load(std::memory_order_relaxed)) {
+        const Status s = hook_->steer(slot_, key);
+        if (s && key.protocol == IPPROTO_TCP) take_fragments(key.local.addr);
+        return s;
+    }
     if (!can_be_flow(key)) return Errno{EINVAL};
     if (twin < 0) return Errno{EACCES};
     const auto gate = gates_.open(key);
@@ -267,6 +274,13 @@ void PacketRing::unsteer(const FlowKey& key) {
     FlowGate was;
     // With that the flow is the kernel's; its entry is only in the way of whoever wants the tuple next.
     if (gates_.shut(key, &was)) ring_keeper()->unsteer(slot_, key, was);
+}
+
+// TCP's, from the first flow of an address on. Without them what comes in fragments comes again and again, so no more is said.
+void PacketRing::take_fragments(const IpAddr& local) {
+    if (fragments_of_.contains(local)) return;
+    if (hook_->add_to_group(slot_, {{local, 0}, ifindex_, IPPROTO_TCP}))
+        fragments_of_.insert(local);
 }
 
 // A broker steers no groups: what is copied on behalf of others it cannot check as it can a tuple.
@@ -299,6 +313,9 @@ void PacketRing::leave(const Endpoint& local, int twin) {
 
 // They are the kernel's again; the twins' filters are still there and keep everything.
 void PacketRing::leave_groups() {
+    for (const IpAddr& local : fragments_of_)
+        hook_->remove_from_group(slot_, {{local, 0}, ifindex_, IPPROTO_TCP});
+    fragments_of_.clear();
     if (groups_.empty()) return;
     hook_->unmute_twins(slot_);
     for (const auto& [group, twins] : groups_) hook_->remove_from_group(slot_, {group, ifindex_});

@@ -2,7 +2,7 @@
 // The packet ring's programs: two for TCX (tcx ingress and egress, Linux 6.6) and a socket filter.
 //
 // vma_rx   one per interface for all processes: frames of a steered flow are copied into that ring's BPF ring buffer and end
-//          there; multicast is copied to every ring that has the group and goes on to the kernel, marked, and so are UDP
+//          there; multicast is copied to every ring that has the group and goes on to the kernel, marked, and so are
 //          fragments for the rings that put them together themselves; everything else goes on to the kernel untouched.
 // vma_tx   the guard: what the kernel itself sends for a guarded tuple (RST and ACK of a twin that knows nothing) ends here.
 //          The rings' own frames leave by PACKET_QDISC_BYPASS and pass it only on an interface below their own.
@@ -340,13 +340,18 @@ static __noinline int copy_to(struct __sk_buff* skb, __u32 slot, __u32 generatio
 
 // Every ring with the group gets a copy; other processes, and the kernel's own members, get theirs from the kernel. Port 0: of
 // a fragment, every ring that wants those to an address.
-static __always_inline int to_group(struct __sk_buff* skb, __be32 group, __be16 port) {
+static __always_inline int to_group(struct __sk_buff* skb, __u8 protocol, __be32 group,
+                                    __be16 port) {
     // A mark from elsewhere (another namespace, of which this interface is the peer) means nothing here.
     if (skb->tc_index == VMA_COPIED) skb->tc_index = 0;
     const __u32 zero = 0;
     struct vma_ports* ports = bpf_map_lookup_elem(&vma_ports, &zero);
-    if (!ports || !ports->flows[1][bpf_ntohs(port)]) return TCX_PASS_ON;
-    struct vma_group_key key = {.group = group, .ifindex = skb->ifindex, .port = port};
+    const int index = port_index(protocol);
+    if (!ports || index < 0) return TCX_PASS_ON;
+    if (!(index ? ports->flows[1][bpf_ntohs(port)] : ports->flows[0][bpf_ntohs(port)]))
+        return TCX_PASS_ON;
+    struct vma_group_key key = {
+        .group = group, .ifindex = skb->ifindex, .port = port, .protocol = protocol};
     const struct vma_group* members = bpf_map_lookup_elem(&vma_groups, &key);
     if (!members) return TCX_PASS_ON;
     for (int i = 0; i < VMA_GROUP_RINGS; i++) {
@@ -375,18 +380,19 @@ SEC("tc") int vma_rx(struct __sk_buff* skb) {
         return TCX_PASS_ON;  // a fragment may be shorter than ports are
     const __u32 header = (head.ip.version_ihl & 15) * 4;
     if (head.ip.version_ihl >> 4 != 4 || header < 20) return TCX_PASS_ON;
-    // Any fragment: ports are in the first one only, and the kernel puts the datagram together for the twin. A ring that does
-    // that itself has asked for a copy of each that comes to its address: a group with port 0.
-    if (head.ip.frag & bpf_htons(0x3fff))
-        return grouped || head.ip.protocol != IPPROTO_UDP ? TCX_PASS_ON
-                                                          : to_group(skb, head.ip.dst, 0);
+    // Ports are in the first fragment only. So a ring that puts datagrams together itself has asked for a copy of each fragment that
+    // comes to its address, a group with port 0; the kernel puts them together for everybody else. Of TCP the first one
+    // goes where its connection is, and the kernel, which has no such connection then, cannot answer it.
+    const __be16 fragment = head.ip.frag & bpf_htons(0x3fff);
+    if (fragment && (head.ip.protocol != IPPROTO_TCP || fragment & bpf_htons(0x1fff)))
+        return grouped ? TCX_PASS_ON : to_group(skb, head.ip.protocol, head.ip.dst, 0);
     if (head.ip.src == head.ip.dst) return TCX_PASS_ON;
     if (grouped && head.ip.protocol != IPPROTO_UDP) return TCX_PASS_ON;
     if (head.ip.protocol == IPPROTO_ICMP) return icmp_error(skb, ETHERNET_BYTES + header);
     if (port_index(head.ip.protocol) < 0) return TCX_PASS_ON;
     if (header > 20 && bpf_skb_load_bytes(skb, ETHERNET_BYTES + header, &head.l4, sizeof(head.l4)))
         return TCX_PASS_ON;
-    if (grouped) return to_group(skb, head.ip.dst, head.l4.dst);
+    if (grouped) return to_group(skb, IPPROTO_UDP, head.ip.dst, head.l4.dst);
     struct hit hit;
     if (!find_flow(head.ip.protocol, head.ip.dst, head.l4.dst, head.ip.src, head.l4.src, &hit))
         return TCX_PASS_ON;

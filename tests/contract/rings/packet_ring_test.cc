@@ -67,6 +67,13 @@ class PacketRingTest : public testing::Test {
             << strerror(errno);
         return fd;
     }
+    // That sends IP packets as they are given to it.
+    static int kernel_raw(const Veth::Side& side) {
+        Inside here(side);
+        const int fd = socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW);
+        EXPECT_GE(fd, 0) << strerror(errno);
+        return fd;
+    }
     static int connect_to(int fd, const Veth::Side& side, uint16_t port) {
         const sockaddr_in in = Endpoint{side.addr, port}.to_sockaddr_in();
         return connect(fd, reinterpret_cast<const sockaddr*>(&in), sizeof(in));
@@ -386,14 +393,11 @@ TEST_F(PacketRingTest, ten_thousand_cycles_under_load_and_the_kernel_answers_not
     for (int fd : {twin, client}) close(fd);
 }
 
-// TCP fragments go to the kernel, which knows no such connection and would reset it.
+// A segment that the kernel gets past the ring, here from its own host: it knows no such connection and would reset it.
 TEST_F(PacketRingTest, the_guard_keeps_the_kernels_resets_from_the_wire) {
-    Pool pools[2];
+    Pool pool;
     std::string why;
-    auto a = open_ring(veth->a(), pools[0].pool, &why);
-    ASSERT_TRUE(a) << why;
-    std::unique_ptr<Ring> sender(*a);
-    auto b = open_ring(veth->b(), pools[1].pool, &why);
+    auto b = open_ring(veth->b(), pool.pool, &why);
     ASSERT_TRUE(b) << why;
     std::unique_ptr<Ring> owned(*b);
     EXPECT_EQ(programs_on(veth->b(), bpf::kTcxEgress), 0u) << "no guard without a TCP flow";
@@ -402,8 +406,52 @@ TEST_F(PacketRingTest, the_guard_keeps_the_kernels_resets_from_the_wire) {
 
     FrameSpec s = to_b(9001, 7001, 1000);
     s.protocol = IPPROTO_TCP;
-    const Frame whole = build_frame(s);
-    auto fragment = [&](uint32_t from, uint32_t bytes, bool more) {  // offsets into the IP payload
+    const Frame segment = build_frame(s);
+    const ByteView packet = ByteView(segment.bytes).subspan(14);
+    const int raw = kernel_raw(veth->b());
+    const sockaddr_in to = Endpoint{veth->b().addr, 0}.to_sockaddr_in();
+    auto send_past = [&] {
+        ASSERT_EQ(sendto(raw, packet.data(), packet.size(), 0,
+                         reinterpret_cast<const sockaddr*>(&to), sizeof to),
+                  ssize_t(packet.size()));
+    };
+    Answers answers(veth->a());
+    for (int i = 0; i < 1000; ++i) {
+        send_past();
+        const FlowKey other = flow(uint16_t(20000 + i));
+        ASSERT_TRUE(owned->steer(other));
+        owned->unsteer(other);
+    }
+    EXPECT_EQ(drain(*owned), 0u);
+    answers.count();
+    EXPECT_EQ(answers.resets, 0u);
+    EXPECT_EQ(answers.tcp, 0u);
+
+    owned->unsteer(flow(7001, 9001, IPPROTO_TCP));
+    const int64_t end = clock_ns() + 2'000'000'000;
+    while (answers.resets == 0 && clock_ns() < end) {
+        send_past();
+        answers.count();
+    }
+    EXPECT_GT(answers.resets, 0u) << "without the flow the kernel answers: the test can see it";
+    close(raw);
+}
+
+// The first by its ports, the others, whose they may be, as copies.
+TEST_F(PacketRingTest, fragments_of_tcp_reach_the_ring) {
+    Pool pools[2];
+    std::string why;
+    auto a = open_ring(veth->a(), pools[0].pool, &why);
+    ASSERT_TRUE(a) << why;
+    std::unique_ptr<Ring> sender(*a);
+    auto b = open_ring(veth->b(), pools[1].pool, &why);
+    ASSERT_TRUE(b) << why;
+    std::unique_ptr<Ring> owned(*b);
+
+    auto fragment = [&](uint16_t from_port, uint32_t from, uint32_t bytes, bool more) {
+        FrameSpec s = to_b(from_port, 7001, 1000);
+        s.protocol = IPPROTO_TCP;
+        const Frame whole = build_frame(s);
         Frame f = whole;
         f.bytes.assign(whole.bytes.begin(), whole.bytes.begin() + 34);
         f.bytes.insert(f.bytes.end(), whole.bytes.begin() + 34 + from,
@@ -417,30 +465,23 @@ TEST_F(PacketRingTest, the_guard_keeps_the_kernels_resets_from_the_wire) {
         f.head = 34;
         return f;
     };
-    Frame first = fragment(0, 504, true), second = fragment(504, 516, false);
-    auto send_both = [&] {
-        ASSERT_EQ(send_one(*sender, first.plain()), 0);
-        ASSERT_EQ(send_one(*sender, second.plain()), 0);
+    // How many frames of a fragment get to the ring.
+    auto got = [&](Frame f) {
+        EXPECT_EQ(send_one(*sender, f.plain()), 0);
+        return drain(*owned);
     };
-    Answers answers(veth->a());
-    for (int i = 0; i < 1000; ++i) {
-        send_both();
-        const FlowKey other = flow(uint16_t(20000 + i));
-        ASSERT_TRUE(owned->steer(other));
-        owned->unsteer(other);
-    }
-    EXPECT_EQ(drain(*owned), 0u) << "fragments are the kernel's";
-    answers.count();
-    EXPECT_EQ(answers.resets, 0u);
-    EXPECT_EQ(answers.tcp, 0u);
-
+    const Frame first = fragment(9001, 0, 504, true), last = fragment(9001, 504, 516, false);
+    const Frame short_last = fragment(9001, 1016, 2, false);
+    EXPECT_EQ(got(first) + got(last), 0u) << "no flow of TCP yet";
+    ASSERT_TRUE(owned->steer(flow(7000)));
+    EXPECT_EQ(got(first) + got(last), 0u) << "one of UDP";
+    ASSERT_TRUE(owned->steer(flow(7001, 9001, IPPROTO_TCP)));
+    EXPECT_EQ(got(first), 1u);
+    EXPECT_EQ(got(last), 1u);
+    EXPECT_EQ(got(short_last), 1u);
+    EXPECT_EQ(got(fragment(9002, 0, 504, true)), 0u) << "of a connection of the kernel's";
     owned->unsteer(flow(7001, 9001, IPPROTO_TCP));
-    const int64_t end = clock_ns() + 2'000'000'000;
-    while (answers.resets == 0 && clock_ns() < end) {
-        send_both();
-        answers.count();
-    }
-    EXPECT_GT(answers.resets, 0u) << "without the flow the kernel answers: the test can see it";
+    EXPECT_EQ(got(first), 0u);
 }
 
 // A connection of the kernel's under a listener's flow (one that was handed back): the RST that its program asks for reaches the
