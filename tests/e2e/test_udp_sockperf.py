@@ -10,7 +10,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
 import sockperf
-from netns import preload_env
+from netns import library, preload_env
 
 MTU_PAYLOAD = 1472  # above it datagrams are fragments, which go through the kernel by the rule for fragments
 SIZES = (14, 1400, MTU_PAYLOAD, 8192, 63000)
@@ -62,6 +62,14 @@ class Sockperf(case.NetCase):
 
 
 class Smoke(Sockperf):
+    def test_loaded_by_the_program(self):
+        """Not preloaded: sockperf opens the library and takes its functions out of it."""
+        load = [f"--load-vma={library()}"]
+        result = sockperf.run_pair(self.a, self.b, "pp", client_args=load, server_args=load)
+        self.assertEqual((result.client_rc, result.server_rc, result.dropped), (0, 0, 0), result.text)
+        self.assertGreater(result.answers, 100, result.text)
+        self.check_path(result, 14, True, True, False)
+
     def test_both_ends(self):
         for mode, size, wait in (("pp", 14, "blocking"), ("pp", 1472, "nonblocked"), ("pp", 14, "epoll"),
                                  ("pp", 8192, "blocking"), ("tp", 64, "blocking"), ("ul", 1400, "poll")):
