@@ -279,7 +279,8 @@ std::span<Shard* const> Runtime::shards() {
 
 bool NetSpace::can_carry_ring(const Interface& interface) {
     return interface.type == 1 && interface.up && !interface.loopback() && interface.master == 0 &&
-           interface.kind != "bond" && interface.kind != "vrf";
+           interface.kind != "bond" && interface.kind != "vrf" &&
+           interface.kind != "macvlan";  // connections that were taken over stood still, rarely
 }
 
 Shard* NetSpace::open_shard(int ifindex) const {

@@ -30,13 +30,13 @@ class Kinds(case.NetCase):
     def undo(self, space, line):
         self.addCleanup(lambda: space.run(line.split()))
 
-    def serve(self, address):
+    def serve(self, address, by_ring=True):
         port = next(ports)
         server = self.python(self.b, "soak_server.py", "plain", address, port, start=True,
                              env=preload_env(VMA_TRACELEVEL="warning") if self.preload else None)
         self.addCleanup(server.kill)
         server.expect("ready")
-        if self.preload:
+        if self.preload and by_ring:
             self.b.wait_served(port, server)
         return port
 
@@ -68,8 +68,12 @@ class Kinds(case.NetCase):
         self.do(self.b, f"ip link add link {self.b.dev} name mv type macvlan mode bridge", f"ip address add {address}/24 dev mv",
                 "ip link set mv up")
         self.undo(self.b, "ip link del mv")
-        self.ring_carries(address)
-        self.ring_carries(self.b.ip)  # the interface below, at the same time
+        port = self.serve(address, by_ring=False)  # the kernel's
+        with self.a.call(lambda: duplex.dial(address, port)) as s:
+            s.sendall(b"e")
+            for seed in range(10):
+                duplex.exchange(s, seed, PIECE, half_close=False)
+            self.ring_carries(self.b.ip)  # the interface below, at the same time
 
     def test_bridge(self):
         """The address is the bridge's, the card is a member."""
