@@ -18,6 +18,8 @@
 
 namespace vma {
 
+class DeviceQueues;
+
 struct RingCaps {
     uint32_t mtu = 1500;         // largest L3 packet
     uint32_t max_gso_bytes = 0;  // largest L3 packet of a segmentation-offload frame; 0: none
@@ -142,6 +144,9 @@ class Ring {
         (void)ticks;
         return false;
     }
+
+    // The queues of its device (device_queues.h); null: it has none.
+    virtual DeviceQueues* queues() { return nullptr; }
 
     virtual RingCounters counters() const = 0;
     virtual RingEstate estate() const { return {}; }

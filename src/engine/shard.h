@@ -115,6 +115,8 @@ class Shard {
     void unsteer(const FlowKey& key) {
         if (ring_) ring_->unsteer(key);
     }
+    // [lease] As Ring::queues.
+    DeviceQueues* queues() { return ring_ ? ring_->queues() : nullptr; }
     // [lease] As Ring's. join() first takes what waits in the ring, which the twin has too if the ring has the group already.
     Status join(const Endpoint& group, int twin);
     void leave(const Endpoint& group, int twin) {

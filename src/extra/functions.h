@@ -26,5 +26,9 @@ int get_socket_rings_num(int fd);
 int get_socket_rings_fds(int fd, int* ring_fds, int size);
 int get_socket_tx_ring_fd(int fd, sockaddr* to, socklen_t tolen);
 int get_socket_network_header(int fd, void* ptr, uint16_t* len);
+int get_ring_direct_descriptors(int ring_fd, vma_mlx_hw_device_data* data);
+int register_memory_on_ring(int ring_fd, void* addr, size_t length, uint32_t* key);
+int deregister_memory_on_ring(int ring_fd, void* addr, size_t length);
+int modify_ring(vma_modify_ring_attr* attr);
 
 }  // namespace vma::extra

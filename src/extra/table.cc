@@ -27,7 +27,9 @@ constexpr uint64_t kSupported =
     VMA_EXTRA_API_GET_SOCKET_RINGS_FDS | VMA_EXTRA_API_GET_SOCKET_TX_RING_FD |
     VMA_EXTRA_API_GET_SOCKET_NETWORK_HEADER | VMA_EXTRA_API_SOCKETXTREME_POLL |
     VMA_EXTRA_API_SOCKETXTREME_FREE_VMA_PACKETS | VMA_EXTRA_API_SOCKETXTREME_REF_VMA_BUFF |
-    VMA_EXTRA_API_SOCKETXTREME_FREE_VMA_BUFF | VMA_EXTRA_API_ADD_RING_PROFILE;
+    VMA_EXTRA_API_SOCKETXTREME_FREE_VMA_BUFF | VMA_EXTRA_API_ADD_RING_PROFILE |
+    VMA_EXTRA_API_GET_RING_DIRECT_DESCRIPTORS | VMA_EXTRA_API_REGISTER_MEMORY_ON_RING |
+    VMA_EXTRA_API_DEREGISTER_MEMORY_ON_RING | VMA_EXTRA_API_MODIFY_RING;
 
 // Given out as pointers to what may be changed, as VMA's are: some programs put functions of their own in.
 vma_api_t g_newest = {
@@ -46,10 +48,10 @@ vma_api_t g_newest = {
     .dump_fd_stats = dump_fd_stats,
     .vma_add_ring_profile = add_ring_profile,
     .get_socket_network_header = get_socket_network_header,
-    .get_ring_direct_descriptors = not_there,
-    .register_memory_on_ring = not_there,
-    .deregister_memory_on_ring = not_there,
-    .vma_modify_ring = not_there,
+    .get_ring_direct_descriptors = get_ring_direct_descriptors,
+    .register_memory_on_ring = register_memory_on_ring,
+    .deregister_memory_on_ring = deregister_memory_on_ring,
+    .vma_modify_ring = modify_ring,
     .vma_extra_supported_mask = kSupported,
     .ioctl = not_there,
 };
@@ -71,11 +73,11 @@ Layout902 g_902 = {
     .cyclic_buffer_read = not_there,
     .add_ring_profile = add_ring_profile_902,
     .get_socket_network_header = get_socket_network_header,
-    .get_ring_direct_descriptors = not_there,
-    .register_memory_on_ring = not_there,
-    .deregister_memory_on_ring = not_there,
+    .get_ring_direct_descriptors = get_ring_direct_descriptors,
+    .register_memory_on_ring = register_memory_on_ring,
+    .deregister_memory_on_ring = deregister_memory_on_ring,
     .get_mem_info = not_there,
-    .modify_ring = not_there,
+    .modify_ring = modify_ring,
     .supported_mask = kSupported,
     .get_dpcp_devices = not_there,
 };

@@ -110,6 +110,11 @@ class Table(Program):
             with self.subTest(layout=layout):
                 self.run_part("header", layout=layout)
 
+    def test_no_device(self):
+        for layout in LAYOUTS[1:]:
+            with self.subTest(layout=layout):
+                self.run_part("no_device", layout=layout)
+
     def test_options(self):
         self.run_part("options")
 
@@ -438,8 +443,8 @@ class XtremePacket(Xtreme, Program):
         self.end(echo)
 
 
-class XtremeVerbs(Xtreme, Program):
-    """The same by the verbs ring."""
+class OnVerbs:
+    """The software HCA's ring, not the packet ring."""
 
     net_class = SoftHcaNet
     ring_kind = "verbs"
@@ -450,6 +455,22 @@ class XtremeVerbs(Xtreme, Program):
 
     def environment(self):
         return super().environment() | {"VMA_RING_KIND": "verbs"} | self.net.env("b")
+
+
+class XtremeVerbs(OnVerbs, Xtreme, Program):
+    """The same by the verbs ring."""
+
+
+class TableVerbs(OnVerbs, Program):
+    """What the table says of a ring that has a device."""
+
+    program = "extra_api"
+
+    def test_parts(self):
+        for layout in LAYOUTS[1:]:
+            for part in ("table", "rings", "header", "device"):
+                with self.subTest(layout=layout, part=part):
+                    self.run_part(part, layout=layout)
 
 
 class Examples(Program):

@@ -6,10 +6,13 @@
 #include <memory>
 
 #include "base/sys.h"
+#include "dev/device_queues.h"
 #include "dev/verbs/flows.h"
+#include "dev/verbs/mlx5.h"
 #include "dev/verbs/port.h"
 #include "dev/verbs/receive.h"
 #include "dev/verbs/transmit.h"
+#include "dev/verbs/user_memory.h"
 
 namespace vma {
 namespace {
@@ -17,7 +20,7 @@ namespace {
 constexpr uint32_t kTxBytes = 4u << 20;
 constexpr uint32_t kTsoHeader = 14 + 4 + 60 + 60;
 
-class VerbsRing final : public Ring {
+class VerbsRing final : public Ring, public DeviceQueues {
   public:
     explicit VerbsRing(const VerbsRingConfig& config) : config_(config) {}
     ~VerbsRing() override { close(); }
@@ -51,6 +54,12 @@ class VerbsRing final : public Ring {
     Duration adapts_every() const override { return config_.adaptive.every; }
     void adapt(Duration time) override;
 
+    DeviceQueues* queues() override { return this; }
+    Status moderate(uint32_t frames, uint32_t usec) override;
+    Status register_memory(void* at, size_t bytes, uint32_t* key) override;
+    Status deregister_memory(void* at, size_t bytes) override;
+    DeviceFacts facts() const override;
+
   private:
     Status make_memory();
     Status make_queues();
@@ -59,7 +68,8 @@ class VerbsRing final : public Ring {
     Status start_qp();
     void recover();
     void take_events();
-    void moderate(Moderation to);
+    bool can_moderate() const { return port_.attributes().cq_mod_caps.max_cq_count != 0; }
+    Status moderate(Moderation to);
     void close();
     uint32_t room() const { return (config_.mtu + 18 + 63) & ~63u; }
     const VerbsLibrary& verbs() const { return port_.library(); }
@@ -79,6 +89,7 @@ class VerbsRing final : public Ring {
     mutable VerbsReceiver receiver_;  // backlog() looks into the device
     VerbsTransmitter transmitter_;
     VerbsFlows flows_;
+    UserMemory user_memory_;
     uint64_t lost_before_ = 0;
     uint64_t wakeups_ = 0;
     Moderation moderation_;                          // the device's
@@ -133,7 +144,7 @@ Status VerbsRing::make_queues() {
                                     : verbs().create_cq(port_.context(), int(config_.rx_requests),
                                                         nullptr, channel_, 0);
     if (rx_cq_ == nullptr) return Errno{errno};
-    if (config_.moderation.count > 1) moderate(config_.moderation);
+    if (config_.moderation.count > 1) (void)moderate(config_.moderation);
     tx_cq_ = verbs().create_cq(port_.context(), int(config_.tx_requests), nullptr, nullptr, 0);
     return tx_cq_ == nullptr ? Status(Errno{errno}) : Status();
 }
@@ -254,21 +265,53 @@ void VerbsRing::take_events() {
 }
 
 // A device that cannot wakes for each frame.
-void VerbsRing::moderate(Moderation to) {
+Status VerbsRing::moderate(Moderation to) {
     const auto& caps = port_.attributes().cq_mod_caps;
-    if (caps.max_cq_count == 0 || to == moderation_) return;
+    if (!can_moderate() || to == moderation_) return {};
     ibv_modify_cq_attr a{};
     a.attr_mask = IBV_CQ_ATTR_MODERATE;
     a.moderate.cq_count = uint16_t(std::min<uint32_t>(to.count, caps.max_cq_count));
     a.moderate.cq_period = uint16_t(std::min<uint32_t>(to.usec, caps.max_cq_period));
-    if (ibv_modify_cq(rx_cq_, &a) == 0) moderation_ = to;
+    if (const int error = ibv_modify_cq(rx_cq_, &a)) return Errno{error};
+    moderation_ = to;
+    return {};
+}
+
+// What the program asks for is from now on what the ring falls back to where it follows the traffic.
+Status VerbsRing::moderate(uint32_t frames, uint32_t usec) {
+    if (!can_moderate()) return Errno{EOPNOTSUPP};
+    port_.follow_fds();
+    const Status done = moderate(Moderation{frames, usec});
+    if (done) config_.moderation = {frames, usec};
+    return done;
+}
+
+Status VerbsRing::register_memory(void* at, size_t bytes, uint32_t* key) {
+    port_.follow_fds();
+    return user_memory_.add(verbs(), pd_, at, bytes, key);
+}
+
+Status VerbsRing::deregister_memory(void* at, size_t bytes) {
+    port_.follow_fds();
+    return user_memory_.remove(verbs(), at, bytes);
+}
+
+DeviceFacts VerbsRing::facts() const {
+    DeviceFacts facts;
+    facts.vendor_id = port_.attributes().orig_attr.vendor_id;
+    facts.part_id = port_.attributes().orig_attr.vendor_part_id;
+    const ibv_packet_pacing_caps& pacing = port_.attributes().packet_pacing_caps;
+    facts.paces = pacing.qp_rate_limit_max != 0 &&
+                  ibv_is_qpt_supported(pacing.supported_qpts, IBV_QPT_RAW_PACKET);
+    describe_mlx5_queues(qp_, tx_cq_, rx_cq_, facts);
+    return facts;
 }
 
 void VerbsRing::adapt(Duration time) {
     port_.follow_fds();
     const uint64_t frames = receiver_.frames(), bytes = receiver_.bytes();
-    moderate(config_.adaptive.next(frames - frames_before_, bytes - bytes_before_, time,
-                                   config_.moderation));
+    (void)moderate(config_.adaptive.next(frames - frames_before_, bytes - bytes_before_, time,
+                                         config_.moderation));
     frames_before_ = frames;
     bytes_before_ = bytes;
 }
@@ -306,7 +349,10 @@ void VerbsRing::close() {
     wake_.restore();
     if (channel_ != nullptr) verbs().destroy_comp_channel(channel_);
     if (mr_ != nullptr) verbs().dereg_mr(mr_);
-    if (pd_ != nullptr) verbs().dealloc_pd(pd_);
+    if (pd_ != nullptr) {
+        user_memory_.clear(verbs());
+        verbs().dealloc_pd(pd_);
+    }
     config_.arena->free(memory_, memory_bytes_, Arena::kPage);
 }
 

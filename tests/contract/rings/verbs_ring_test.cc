@@ -1,8 +1,10 @@
 // What only the verbs ring has: its settings, as they reach the device. The software HCA's station shows them.
+#include <dlfcn.h>
 #include <netinet/in.h>
 
 #include <cstdlib>
 
+#include "dev/device_queues.h"
 #include "ring_pair.h"
 #include "softhca/fabric/wire.h"
 
@@ -182,6 +184,77 @@ TEST_F(VerbsRingTest, wake_ups_are_moderated_only_when_asked) {
     EXPECT_EQ(station[1]->cqs[qp(1).recv_cq].moderation_count, 7u);
     EXPECT_EQ(station[1]->cqs[qp(1).recv_cq].moderation_period, 33u);
     EXPECT_EQ(station[1]->cqs[qp(1).send_cq].moderation_count, 0u);
+}
+
+TEST_F(VerbsRingTest, a_program_moderates_wake_ups) {
+    VerbsRingConfig c;
+    c.adaptive = {Duration::millis(10), 100, 250, 1000};
+    open(c);
+    const auto& cq = station[1]->cqs[qp(1).recv_cq];
+    ASSERT_TRUE(pair->ring[1]->queues()->moderate(9, 44));
+    EXPECT_EQ(cq.moderation_count, 9u);
+    EXPECT_EQ(cq.moderation_period, 44u);
+    pair->ring[1]->adapt(Duration::millis(10));
+    EXPECT_EQ(cq.moderation_count, 9u) << "what it falls back to when nothing comes";
+}
+
+// As long as the program's memory is registered the device may reach it, and as often as it was registered.
+TEST_F(VerbsRingTest, memory_of_the_program_is_counted) {
+    open({});
+    DeviceQueues& queues = *pair->ring[1]->queues();
+    const auto regions = [&] {
+        unsigned n = 0;
+        for (const auto& mr : station[1]->mrs) n += mr.key.load() != 0;
+        return n;
+    };
+    const unsigned before = regions();
+    alignas(64) static uint8_t memory[8192];
+    uint32_t key = 0, again = 0, other = 0;
+    ASSERT_TRUE(queues.register_memory(memory, 4096, &key));
+    ASSERT_TRUE(queues.register_memory(memory, 4096, &again));
+    ASSERT_TRUE(queues.register_memory(memory + 4096, 4096, &other));
+    EXPECT_NE(key, 0u);
+    EXPECT_EQ(again, key);
+    EXPECT_NE(other, key);
+    EXPECT_EQ(regions(), before + 2);
+    EXPECT_TRUE(queues.deregister_memory(memory, 4096));
+    EXPECT_EQ(regions(), before + 2);
+    EXPECT_TRUE(queues.deregister_memory(memory, 4096));
+    EXPECT_EQ(regions(), before + 1);
+    EXPECT_EQ(queues.deregister_memory(memory, 4096).error(), ENOENT);
+    EXPECT_EQ(queues.deregister_memory(memory, 8192).error(), ENOENT) << "other bounds";
+}
+
+// The software HCA is no mlx5 device, unless a library of that name says so.
+TEST_F(VerbsRingTest, queues_are_where_the_devices_library_says) {
+    open({});
+    const DeviceQueues& queues = *pair->ring[1]->queues();
+    DeviceFacts facts = queues.facts();
+    EXPECT_EQ(facts.part_id, 0x5348u);
+    EXPECT_FALSE(facts.has_queues);
+    void* const library = dlopen(FAKE_MLX5, RTLD_NOW);
+    ASSERT_NE(library, nullptr) << dlerror();
+    facts = queues.facts();
+    dlclose(library);
+    const auto at = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
+    ASSERT_TRUE(facts.has_queues);
+    EXPECT_EQ(facts.send.buf, at(0x1000));
+    EXPECT_EQ(facts.send.entries, 256u);
+    EXPECT_EQ(facts.send.stride, 64u);
+    EXPECT_EQ(facts.receive.buf, at(0x2000));
+    EXPECT_EQ(facts.receive.entries, 512u);
+    EXPECT_EQ(facts.receive.stride, 16u);
+    EXPECT_EQ(const_cast<uint32_t*>(facts.receive.doorbell), at(0x3000));
+    EXPECT_EQ(const_cast<uint32_t*>(facts.send.doorbell), at(0x3004));
+    EXPECT_EQ(facts.blueflame, at(0x4000));
+    EXPECT_EQ(facts.blueflame_bytes, 512u);
+    EXPECT_EQ(facts.send.completions.number, 5u) << "the first that was asked for";
+    EXPECT_EQ(facts.receive.completions.number, 6u);
+    EXPECT_EQ(facts.send.completions.entries, 128u);
+    EXPECT_EQ(facts.send.completions.entry_bytes, 64u);
+    EXPECT_EQ(facts.send.completions.buf, at(0x5000));
+    EXPECT_EQ(const_cast<uint32_t*>(facts.send.completions.doorbell), at(0x6000));
+    EXPECT_EQ(facts.send.completions.uar, at(0x7000));
 }
 
 TEST_F(VerbsRingTest, moderation_follows_the_traffic) {
