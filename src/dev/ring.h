@@ -128,7 +128,12 @@ class Ring {
         (void)local, (void)twin;
         return Errno{EOPNOTSUPP};
     }
-    virtual void leave(const Endpoint& local, int twin) { (void)local, (void)twin; }
+    // How many datagrams that has kept `twin` from queueing, as the drops that the kernel counts for it; leave() gives the last
+    // word.
+    virtual uint32_t kept_from(const Endpoint& local, int twin) const {
+        return (void)local, (void)twin, 0;
+    }
+    virtual uint32_t leave(const Endpoint& local, int twin) { return (void)local, (void)twin, 0; }
 
     // Sleep protocol: arm(), and if it returns true (nothing pending) wait until wake_fd() polls readable, then disarm().
     // arm() false: frames are there already, do not sleep. While disarmed the fd's readiness means nothing.

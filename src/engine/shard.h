@@ -119,8 +119,11 @@ class Shard {
     DeviceQueues* queues() { return ring_ ? ring_->queues() : nullptr; }
     // [lease] As Ring's. join() first takes what waits in the ring, which the twin has too if the ring has the group already.
     Status join(const Endpoint& group, int twin);
-    void leave(const Endpoint& group, int twin) {
-        if (ring_) ring_->leave(group, twin);
+    uint32_t kept_from(const Endpoint& group, int twin) const {
+        return ring_ ? ring_->kept_from(group, twin) : 0;
+    }
+    uint32_t leave(const Endpoint& group, int twin) {
+        return ring_ ? ring_->leave(group, twin) : 0;
     }
     // [lease] Replaces what the endpoint, which is in place with its addresses, takes of multicast; none: nothing. ENOMEM: it
     // takes nothing.

@@ -68,8 +68,9 @@ void for_each_passed(const msghdr* msg, Visit&& visit) {
 void before_passing(const msghdr* msg) {
     for_each_passed(msg, [](int fd) { needs_kernel(fd, Reason::fd_passed); });
 }
-void after_passing(const msghdr* msg) {
-    for_each_passed(msg, [](int fd) { fresh(fd); });
+void after_kernel(int fd, msghdr* msg) {
+    for_each_passed(msg, [](int passed) { fresh(passed); });
+    if (ours(fd)) sock::received_by_kernel(fd, *msg);
 }
 
 }  // namespace
@@ -122,7 +123,7 @@ ssize_t __recvfrom_chk(int fd, void* buf, size_t n, size_t room, int flags, sock
 ssize_t recvmsg(int fd, msghdr* msg, int flags) {
     const auto kernel = [=] {
         const ssize_t n = libc.recvmsg(fd, msg, flags);
-        if (n >= 0) after_passing(msg);
+        if (n >= 0) after_kernel(fd, msg);
         return n;
     };
     if (!ours(fd) || msg == nullptr) return kernel();
@@ -133,7 +134,7 @@ ssize_t recvmsg(int fd, msghdr* msg, int flags) {
 int recvmmsg(int fd, mmsghdr* vec, unsigned n, int flags, timespec* timeout) {
     const auto kernel = [=] {
         const int got = libc.recvmmsg(fd, vec, n, flags, timeout);
-        for (int i = 0; i < got; i++) after_passing(&vec[i].msg_hdr);
+        for (int i = 0; i < got; i++) after_kernel(fd, &vec[i].msg_hdr);
         return got;
     };
     if (!ours(fd)) return kernel();

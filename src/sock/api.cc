@@ -322,6 +322,11 @@ Outcome recvmsg(int fd, msghdr* msg, int flags, RecvCall call, Taker* taker) {
     return tcp->receive(fd, msg, flags, taker);
 }
 
+void received_by_kernel(int fd, msghdr& msg) {
+    Using object{fd};
+    if (UdpSocket* const socket = object.udp()) socket->correct_drops(msg);
+}
+
 Outcome recvmmsg(int fd, mmsghdr* vec, unsigned n, int flags, timespec* timeout) {
     Using object{fd};
     UdpSocket* socket = object.udp();

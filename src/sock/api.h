@@ -131,6 +131,8 @@ enum class SendCall : uint8_t { write, writev, send, sendto, sendmsg };
 class Taker;
 Outcome recvmsg(int fd, msghdr* msg, int flags, RecvCall call, Taker* taker = nullptr);
 Outcome recvmmsg(int fd, mmsghdr* vec, unsigned n, int flags, timespec* timeout);
+// After the kernel has answered a recvmsg() that was left to it: control messages that tell of the twin tell of the socket.
+void received_by_kernel(int fd, msghdr& msg);
 Outcome sendmsg(int fd, const msghdr* msg, int flags, SendCall call);
 Outcome sendmmsg(int fd, mmsghdr* vec, unsigned n, int flags);
 Outcome sendfile(int out_fd, int in_fd, off_t* offset, size_t count);

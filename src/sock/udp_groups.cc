@@ -122,7 +122,7 @@ unsigned UdpSocket::steer_groups(int fd) {
         const Endpoint at{m.group, local_.port};
         if (m.shard != nullptr && (m.shard != wanted || !(m.at == at))) {
             LeaseGuard guard(m.shard->lease());
-            m.shard->leave(m.at, fd);
+            leave_group(*m.shard, m.at);
             touch(m.shard);
             m.shard = nullptr;
         }
@@ -158,13 +158,13 @@ void UdpSocket::admit_groups(Presence& presence) {
     if (presence.shard->set_groups(*presence.endpoint, admitted)) return;
     // No memory for that: the twin gets them.
     for (Membership& m : memberships_)
-        if (m.shard == presence.shard) std::exchange(m.shard, nullptr)->leave(m.at, fd());
+        if (m.shard == presence.shard) leave_group(*std::exchange(m.shard, nullptr), m.at);
 }
 
 // Under the lease of its shard: no ring has anything of the socket's groups there, what came before is queued.
 void UdpSocket::leave_groups(Presence& presence) {
     for (Membership& m : memberships_)
-        if (m.shard == presence.shard) std::exchange(m.shard, nullptr)->leave(m.at, fd());
+        if (m.shard == presence.shard) leave_group(*std::exchange(m.shard, nullptr), m.at);
 }
 
 // What IP_MULTICAST_IF, which the kernel has accepted, names; 0: nothing.

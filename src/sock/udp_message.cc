@@ -95,12 +95,13 @@ void put_headers(ControlWriter& out, const UdpRxInfo& info, int ifindex, uint32_
         out.put(IPPROTO_IP, IP_RECVORIGDSTADDR, info.destination.to_sockaddr_in());
 }
 
-void put_controls(const UdpRxInfo& info, const PacketMeta& meta, msghdr& msg, uint32_t wanted,
-                  uint32_t local_v4) {
+void put_controls(const UdpRxInfo& info, const PacketMeta& meta, msghdr& msg, const Told& told) {
+    const uint32_t wanted = told.wanted;
     ControlWriter out(msg);
     put_stamps(out, info.realtime_ns, meta.hw_time_ns, wanted);
+    if (told.drops) out.put(SOL_SOCKET, SO_RXQ_OVFL, told.drops);
     if ((wanted & kWantGro) && info.whole) out.put(IPPROTO_UDP, UDP_GRO, int(info.segment_size));
-    put_headers(out, info, int(meta.ifindex), wanted, local_v4);
+    put_headers(out, info, int(meta.ifindex), wanted, told.local_v4);
     msg.msg_controllen = out.used();
 }
 
@@ -140,13 +141,12 @@ void copy_source_out(const UdpRxInfo& info, msghdr& msg) {
     msg.msg_namelen = sizeof from;
 }
 
-long copy_datagram_out(const UdpDatagram& datagram, msghdr& msg, int flags, uint32_t wanted,
-                       uint32_t local_v4) {
+long copy_datagram_out(const UdpDatagram& datagram, msghdr& msg, int flags, const Told& told) {
     const UdpRxInfo& info = *datagram.info;
     copy_source_out(info, msg);
     const size_t copied = copy_bytes_out(datagram.payload, msg);
-    if (wanted)
-        put_controls(info, *datagram.meta, msg, wanted, local_v4);
+    if (told.wanted)
+        put_controls(info, *datagram.meta, msg, told);
     else
         msg.msg_controllen = 0;
     return long(flags & MSG_TRUNC ? datagram.payload.size() : copied);

@@ -37,6 +37,7 @@ enum class Effect : uint8_t {
     origdst,
     segment,
     gro,
+    drops,
     cork,
     pacing,
 };
@@ -185,6 +186,17 @@ Outcome UdpSocket::set_option(int fd, int level, int name, const void* value, so
                 LeaseGuard lease(presences_[i].shard->lease());
                 presences_[i].shard->drain();  // what has come is as it was before
                 presences_[i].endpoint->set_whole_trains(on);
+            }
+            break;
+        }
+        case Effect::drops: {
+            std::lock_guard guard(control_);
+            want(kWantDrops);
+            const bool on = wanted_.load(std::memory_order_relaxed) & kWantDrops;
+            for (unsigned i = 0, n = presence_count_.load(std::memory_order_relaxed); i < n; i++) {
+                LeaseGuard lease(presences_[i].shard->lease());
+                presences_[i].shard->drain();
+                presences_[i].endpoint->set_tells_drops(on);
             }
             break;
         }

@@ -73,6 +73,8 @@ class UdpReceive final : public WaitTarget {
         }
     }
     bool from_ring(UdpSocket::Presence& presence) {
+        const uint32_t wanted = socket_.wanted_.load(std::memory_order_relaxed);
+        const uint32_t other_drops = wanted & kWantDrops ? socket_.other_drops(presence) : 0;
         LeaseGuard guard(presence.shard->lease());
         if (const Duration spacing = Context::drain_spacing(); spacing.ns) [[unlikely]]
             presence.shard->poll_each(spacing);
@@ -80,9 +82,10 @@ class UdpReceive final : public WaitTarget {
         if (!UdpSocket::first_of_ring(presence, datagram)) return false;
         if (socket_.twin_is_older(fd_, *datagram.info)) return false;
         if (taker_ && take(presence)) return true;
-        const uint32_t wanted = socket_.wanted_.load(std::memory_order_relaxed);
-        const uint32_t local = wanted & kWantPktinfo ? socket_.local_for(datagram) : 0;
-        const long n = copy_datagram_out(datagram, msg_, flags_, wanted, local);
+        Told told{wanted};
+        if (wanted & kWantPktinfo) told.local_v4 = socket_.local_for(datagram);
+        if (wanted & kWantDrops) told.drops = datagram.info->drops + other_drops;
+        const long n = copy_datagram_out(datagram, msg_, flags_, told);
         if (!(flags_ & MSG_PEEK)) {
             socket_.note_received(datagram.payload.size(), *datagram.info);
             presence.endpoint->consume();
@@ -125,6 +128,7 @@ class UdpReceive final : public WaitTarget {
             socket_.twin_first_.store(0, std::memory_order_release);
         if (n == -EAGAIN) return false;
         socket_.kernel_news_.store(true, std::memory_order_release);  // there may be more
+        if (n >= 0) socket_.correct_drops(msg_);
         if (n >= 0 && refuse) {
             outcome = Outcome::error(EIO);
             return true;

@@ -157,6 +157,7 @@ UdpSocket::Presence* UdpSocket::presence_in(Shard& shard) {
     const uint32_t limit = receive_buffer_.load(std::memory_order_relaxed);
     if (limit) endpoint->set_receive_limit(limit);
     endpoint->set_whole_trains(wanted_.load(std::memory_order_relaxed) & kWantGro);
+    endpoint->set_tells_drops(wanted_.load(std::memory_order_relaxed) & kWantDrops);
     presences_[count] = {&shard, endpoint, false};
     presence_count_.store(count + 1, std::memory_order_release);
     Xtreme::settle(*this, shard, count != 0);
@@ -218,7 +219,7 @@ void UdpSocket::follow_fragments() {
     std::erase_if(fragments_, [&](const Fragments& f) {
         if (std::find(wanted.begin(), wanted.end(), f) != wanted.end()) return false;
         LeaseGuard guard(f.shard->lease());
-        f.shard->leave({f.addr, 0}, fd());
+        leave_group(*f.shard, {f.addr, 0});
         return true;
     });
     for (const Fragments& f : wanted) {

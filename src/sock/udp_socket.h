@@ -32,6 +32,7 @@ enum UdpControl : uint32_t {
     kUntoldStamps = 512,   // SO_TIMESTAMPING has stamps made that it does not tell
     kErrorsArePri = 1024,  // SO_SELECT_ERR_QUEUE: what waits in the error queue is POLLPRI, too
     kWantHwStamps = 2048,  // SO_TIMESTAMPING: the device's stamps of what is received
+    kWantDrops = 4096,     // SO_RXQ_OVFL
 };
 
 class UdpSocket final : public Socket {
@@ -72,6 +73,9 @@ class UdpSocket final : public Socket {
 
     void forget_locks_in_child() override;
     void become_twin_in_child() override;
+
+    // After the kernel has given a datagram of the twin: the drops that it tells (SO_RXQ_OVFL) become the socket's.
+    void correct_drops(msghdr& msg);
 
     // The receive stamp that SIOCGSTAMP tells; 0: it is the twin's to tell.
     int64_t last_stamp() const { return last_stamp_.load(std::memory_order_relaxed); }
@@ -200,6 +204,13 @@ class UdpSocket final : public Socket {
     // Of `count` presences the one to read from first; null: there is nothing. A single one is not looked at.
     Presence* oldest_presence(unsigned count);
 
+    // udp_drops.cc: SO_RXQ_OVFL.
+    void leave_group(Shard& shard, const Endpoint& at);  // [control_, lease]
+    uint32_t kept_from_twin();                           // [control_]
+    uint32_t ring_drops(const Presence* but);
+    // What SO_RXQ_OVFL tells with a datagram of `presence`, besides what that knows itself.
+    uint32_t other_drops(const Presence& presence);
+
     Destination destination(int fd, const Endpoint& to);
     Destination resolve(int fd, const Endpoint& to);
     Outcome send_by_twin(int fd, const msghdr* msg, int flags);
@@ -267,6 +278,9 @@ class UdpSocket final : public Socket {
     bool is_contested_ = false;  // the flow of its address was somebody else's when it was decided
     bool yields_ = false;        // its unicast is for it or for another one, as the kernel decides
     std::atomic<int64_t> last_stamp_{0};
+    // Datagrams that the filters of memberships (and fragments) that are over have kept from the twin.
+    std::atomic<uint32_t> kept_before_{0};
+    std::atomic<uint32_t> twin_drops_{0};   // of the twin for want of room, when it was last asked
     std::atomic<bool> sends_only_{false};   // SO_VMA_SHUTDOWN_RX
     bool corked_ = false;                   // a datagram waits in the twin for the rest of it
     std::atomic<uint64_t> pacing_rate_{0};  // bytes per second; 0: as fast as may be

@@ -33,6 +33,7 @@ DropReason UdpEndpoint::deliver(Packet packet, const UdpRxInfo& info) {
     UdpRxInfo* kept = new (packet->scratch) UdpRxInfo(info);
     if (fits < count) kept->end = info.next + fits * info.segment_size;
     kept->whole = whole_trains_ && info.segment_size != 0;
+    kept->drops = tells_drops_ ? uint32_t(counters.dropped_full - (count - fits)) : 0;
     charged_ += fits * info.charge;
     queued_ += fits;
     counters.rx_datagrams += fits;

@@ -36,8 +36,9 @@ struct UdpRxInfo {
     Endpoint source, destination;
     uint32_t next = 0, end = 0;  // payload offsets from PacketBuf::data
     uint32_t charge = 0;         // of one datagram
-    uint16_t segment_size = 0;   // 0: a single datagram
-    bool whole = false;          // the super-frame is read at once (UDP_GRO)
+    uint32_t drops = 0;  // dropped_full when it was queued, of an endpoint that tells drops; wraps
+    uint16_t segment_size = 0;  // 0: a single datagram
+    bool whole = false;         // the super-frame is read at once (UDP_GRO)
     uint8_t ttl = 0, tos = 0;
     Instant arrival;  // when the frame was taken from the ring
     int64_t realtime_ns =
@@ -105,6 +106,9 @@ class UdpEndpoint {
     PacketBuf* first_stamp() { return stamps_.front(); }
     void consume_stamp();
 
+    // SO_RXQ_OVFL: each datagram that is queued from here on knows how many were dropped before it.
+    void set_tells_drops(bool on) { tells_drops_ = on; }
+
     // UDP_GRO: super-frames that are queued from here on are read as they are, not cut into their datagrams.
     void set_whole_trains(bool on) { whole_trains_ = on; }
 
@@ -151,6 +155,7 @@ class UdpEndpoint {
     uint32_t passed_count_ = 0, passed_bytes_ = 0;
     PacketQueue queue_, stamps_;
     bool whole_trains_ = false;
+    bool tells_drops_ = false;
     uint32_t receive_limit_ = 212992;  // net.core.rmem_default
     uint32_t charged_ = 0, queued_ = 0;
 };

@@ -676,7 +676,7 @@ void mc_handed_back::a() {
     SEE(taken(other));
     SEE(taken(s));
     // An option that only the kernel has.
-    SEE(set(s, SOL_SOCKET, SO_RXQ_OVFL));
+    SEE(set(s, IPPROTO_IP, IP_RECVOPTS));
     ask("b g1 two");
     for (int fd : {s, other}) {
         SEE(taken(fd));
@@ -690,6 +690,40 @@ void mc_handed_back::a() {
     tell("end");
 }
 void mc_handed_back::b() { feed(); }
+
+BEHAVIOUR(mc_drops_told,
+          "SO_RXQ_OVFL: what came by the ring was not dropped, before and after the hand-back");
+void mc_drops_told::a() {
+    const int s = member("g1");
+    for (int i = 0; i < 3; i++) {
+        ask("b g1 one");
+        SEE(taken(s));
+    }
+    SEE(set(s, SOL_SOCKET, SO_RXQ_OVFL));
+    ask("b g1 two");
+    SEE(until(s, POLLIN));
+    SEE(drops_told(s));
+    // By the twin, whose drops are those of its filter.
+    SEE(sent(s, "own", "g1"));
+    SEE(until(s, POLLIN));
+    SEE(drops_told(s));
+    by_ring(s, 4);
+    SEE(set(s, IPPROTO_IP, IP_RECVOPTS));
+    ask("b g1 three");
+    SEE(until(s, POLLIN));
+    SEE(drops_told(s));
+    SEE(set(s, SOL_SOCKET, SO_RCVBUF, 2304));
+    long read = 0, told = 0;
+    for (int i = 0; i < 20; i++) ask("b g1 four");
+    while ((told = drops_told(s)) >= 0) read++;
+    ask("b g1 five");
+    SEE(until(s, POLLIN));
+    const long lost = drops_told(s);
+    SEE(lost > 0);
+    SEE(read + lost);
+    tell("end");
+}
+void mc_drops_told::b() { feed(); }
 
 BEHAVIOUR(mc_fork, "a child that inherits a member and reads from it");
 void mc_fork::a() {

@@ -268,6 +268,14 @@ void udp_broadcast::b() {
     step("over");
 }
 
+// Two hundred datagrams for "many", one for anything else.
+static void sends_many() {
+    const int s = udp_bound();
+    for (std::string word; (word = hear()) != "end"; tell("sent"))
+        for (int i = 0; i < (word == "many" ? 200 : 1); i++)
+            sent(s, std::to_string(1000 + i).substr(1), "a");
+}
+
 BEHAVIOUR(udp_full_buffer,
           "SO_RCVBUF: the first datagrams stay, others may be dropped, and then there is room");
 void udp_full_buffer::a() {
@@ -291,9 +299,37 @@ void udp_full_buffer::a() {
     SEE(got(s));
     tell("end");
 }
-void udp_full_buffer::b() {
+void udp_full_buffer::b() { sends_many(); }
+
+BEHAVIOUR(udp_full_buffer_told, "SO_RXQ_OVFL: each datagram tells how many were dropped before it");
+void udp_full_buffer_told::a() {
     const int s = udp_bound();
-    for (std::string word; (word = hear()) != "end"; tell("sent"))
-        for (int i = 0; i < (word == "many" ? 200 : 1); i++)
-            sent(s, std::to_string(1000 + i).substr(1), "a");
+    SEE(set(s, SOL_SOCKET, SO_RCVBUF, 20000));
+    SEE(set(s, SOL_SOCKET, SO_RXQ_OVFL));
+    on_ring(s);
+    ask("one");
+    SEE(until(s, POLLIN));
+    SEE(drops_told(s));
+    ask("many");
+    SEE(until(s, POLLIN));
+    SEE(drops_told(s));
+    long read = 1, told = 0, last = 0;
+    bool grows = true;
+    while ((told = drops_told(s)) >= 0) {
+        grows = grows && told >= last;
+        last = told;
+        read++;
+    }
+    SEE(grows);
+    ask("one");
+    SEE(until(s, POLLIN));
+    // A ring has room of its own: how many are lost differs, not that each is told.
+    const long lost = drops_told(s);
+    SEE(read + lost);
+    SEE(set(s, SOL_SOCKET, SO_RXQ_OVFL, 0));
+    ask("one");
+    SEE(until(s, POLLIN));
+    SEE(drops_told(s));
+    tell("end");
 }
+void udp_full_buffer_told::b() { sends_many(); }

@@ -78,6 +78,14 @@ int erase(int map, const void* key) {
     return call(BPF_MAP_DELETE_ELEM, attr);
 }
 
+int take(int map, const void* key, void* value) {
+    bpf_attr attr{};
+    attr.map_fd = uint32_t(map);
+    attr.key = address(key);
+    attr.value = address(value);
+    return call(BPF_MAP_LOOKUP_AND_DELETE_ELEM, attr);
+}
+
 int next_key(int map, const void* key, void* next) {
     bpf_attr attr{};
     attr.map_fd = uint32_t(map);

@@ -21,6 +21,7 @@ int update(int map, const void* key, const void* value, uint64_t flags);
 int update_batch(int map, const void* keys, const void* values, uint32_t count);
 int lookup(int map, const void* key, void* value);
 int erase(int map, const void* key);
+int take(int map, const void* key, void* value);     // lookup and erase in one
 int next_key(int map, const void* key, void* next);  // key null: the first; -ENOENT at the end
 
 // A TCX link: the program runs on the interface until the last descriptor of the link is closed. The interface is looked

@@ -15,6 +15,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -104,8 +105,16 @@ class Hook {
     // interface and was copied to rings.
     Status attach_filter(int twin);
     Status mute_twin(uint32_t slot, const GroupPort& where, int twin);
-    void unmute_twin(const GroupPort& where, int twin);
-    void unmute_twins(uint32_t slot);  // all that were muted for the slot
+    // How many datagrams the filter has kept from it for that; 0: it is not muted.
+    uint32_t kept_from(const GroupPort& where, int twin) const;
+    uint32_t unmute_twin(const GroupPort& where, int twin);  // kept_from() at the end
+    // All that were muted for the slot, each as it was.
+    struct Muted {
+        vma_twin_key key;
+        uint32_t kept;
+    };
+    std::vector<Muted> unmute_twins(uint32_t slot);
+    static uint32_t kept_from(const GroupPort& where, int twin, std::span<const Muted> before);
 
     // ---- A process that is about to lose its privileges
     // The slot gets an owner page, and every flow of it a gate. After this no program runs any more that has seen a flow
@@ -169,7 +178,7 @@ class Hook {
     void unlock_tables();
     void drop_flows(const bool* dead_slots, bool free_slots = true);
     void drop_groups(const bool* dead_slots);
-    void drop_twins(const bool* slots);
+    void drop_twins(const bool* slots, std::vector<Muted>* dropped = nullptr);
     bool counts(uint32_t slot, uint32_t generation) const;
     void count_port(const vma_flow_key& key, int32_t by);
     bool is_stale(const vma_flow& flow) const;

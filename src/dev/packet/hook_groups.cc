@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstring>
 
 #include "base/sys.h"
 #include "dev/packet/bpf_calls.h"
@@ -100,14 +101,31 @@ Status Hook::attach_filter(int twin) {
 Status Hook::mute_twin(uint32_t slot, const GroupPort& where, int twin) {
     vma_twin_key key;
     if (!twin_key(where, twin, &key)) return Errno{EBADF};
-    const vma_twin value{slot};
+    const vma_twin value{slot, 0};
     const int r = bpf::update(twins_.fd(), &key, &value, BPF_ANY);
     return r < 0 ? Status(Errno{r == -E2BIG ? ENOSPC : -r}) : Status();
 }
 
-void Hook::unmute_twin(const GroupPort& where, int twin) {
+uint32_t Hook::kept_from(const GroupPort& where, int twin) const {
     vma_twin_key key;
-    if (twin_key(where, twin, &key)) bpf::erase(twins_.fd(), &key);
+    vma_twin muted;
+    if (!twin_key(where, twin, &key) || bpf::lookup(twins_.fd(), &key, &muted) < 0) return 0;
+    return muted.kept;
+}
+
+uint32_t Hook::kept_from(const GroupPort& where, int twin, std::span<const Muted> before) {
+    vma_twin_key key;
+    if (!twin_key(where, twin, &key)) return 0;
+    for (const Muted& muted : before)
+        if (std::memcmp(&muted.key, &key, sizeof key) == 0) return muted.kept;
+    return 0;
+}
+
+uint32_t Hook::unmute_twin(const GroupPort& where, int twin) {
+    vma_twin_key key;
+    vma_twin muted;
+    if (!twin_key(where, twin, &key) || bpf::take(twins_.fd(), &key, &muted) < 0) return 0;
+    return muted.kept;
 }
 
 // Called with the tables locked.
@@ -135,13 +153,15 @@ void Hook::drop_groups(const bool* dead_slots) {
     drop_twins(dead_slots);
 }
 
-void Hook::unmute_twins(uint32_t slot) {
+std::vector<Hook::Muted> Hook::unmute_twins(uint32_t slot) {
     bool which[VMA_SLOTS] = {};
     which[slot] = true;
-    drop_twins(which);
+    std::vector<Muted> muted;
+    drop_twins(which, &muted);
+    return muted;
 }
 
-void Hook::drop_twins(const bool* slots) {
+void Hook::drop_twins(const bool* slots, std::vector<Muted>* dropped) {
     vma_twin_key twin, next;
     int r = bpf::next_key(twins_.fd(), nullptr, &next);
     for (unsigned steps = 0; r == 0 && steps < 4 * VMA_TWINS; ++steps) {
@@ -149,8 +169,8 @@ void Hook::drop_twins(const bool* slots) {
         r = bpf::next_key(twins_.fd(), &twin, &next);
         vma_twin value;
         if (bpf::lookup(twins_.fd(), &twin, &value) == 0 && value.slot < VMA_SLOTS &&
-            slots[value.slot])
-            bpf::erase(twins_.fd(), &twin);
+            slots[value.slot] && bpf::take(twins_.fd(), &twin, &value) == 0 && dropped)
+            dropped->push_back({twin, value.kept});
     }
 }
 

@@ -5,7 +5,7 @@
 #include <linux/types.h>
 
 #define VMA_HOOK_MAGIC 0x766d6172u /* "vmar" */
-#define VMA_HOOK_VERSION 7u
+#define VMA_HOOK_VERSION 8u
 
 /* Slots 1..VMA_SLOTS-1 are rings; entry 0 of the slot table is the hook's head. */
 #define VMA_SLOTS 512
@@ -69,6 +69,8 @@ struct vma_twin_key {
 };
 struct vma_twin {
     __u32 slot;
+    __u32
+        kept; /* how many the filter has kept from it: the kernel counts them as drops of the socket */
 };
 /* The mark: sk_buff's tc_index, which nothing else uses between ingress and a socket. "vm" */
 #define VMA_COPIED 0x766d

@@ -65,7 +65,8 @@ class PacketRing final : public Ring {
     Status steer(const FlowKey& key, int twin) override;
     void unsteer(const FlowKey& key) override;
     Status join(const Endpoint& local, int twin) override;
-    void leave(const Endpoint& local, int twin) override;
+    uint32_t kept_from(const Endpoint& local, int twin) const override;
+    uint32_t leave(const Endpoint& local, int twin) override;
     Status lose_privileges() override;
     int wake_fd() const override { return doorbell_.fd(); }
     bool arm() override;
@@ -94,7 +95,9 @@ class PacketRing final : public Ring {
     uint32_t slot_ = 0, token_ = 0;
     int ifindex_ = 0;
     std::map<Endpoint, unsigned> groups_;  // of this ring in the hook: twins that share it
-    std::set<IpAddr> fragments_of_;        // local addresses whose fragments of TCP the ring gets
+    std::vector<Hook::Muted>
+        muted_before_;               // the twins of its groups, when those became the kernel's
+    std::set<IpAddr> fragments_of_;  // local addresses whose fragments of TCP the ring gets
     Gates gates_;
     std::atomic<vma_owner*> page_{nullptr};  // of gates_: somebody else steers
     PrivateMapping token_map_;               // lent: the life token
@@ -301,14 +304,22 @@ Status PacketRing::join(const Endpoint& local, int twin) {
     return s;
 }
 
-void PacketRing::leave(const Endpoint& local, int twin) {
-    const auto found = groups_.find(local);
-    if (found == groups_.end()) return;
+uint32_t PacketRing::kept_from(const Endpoint& local, int twin) const {
     const GroupPort where{local, ifindex_};
-    hook_->unmute_twin(where, twin);
-    if (--found->second != 0) return;
-    groups_.erase(found);
-    hook_->remove_from_group(slot_, where);
+    return groups_.contains(local) ? hook_->kept_from(where, twin)
+                                   : Hook::kept_from(where, twin, muted_before_);
+}
+
+uint32_t PacketRing::leave(const Endpoint& local, int twin) {
+    const auto found = groups_.find(local);
+    if (found == groups_.end()) return kept_from(local, twin);
+    const GroupPort where{local, ifindex_};
+    const uint32_t kept = hook_->unmute_twin(where, twin);
+    if (--found->second == 0) {
+        groups_.erase(found);
+        hook_->remove_from_group(slot_, where);
+    }
+    return kept;
 }
 
 // They are the kernel's again; the twins' filters are still there and keep everything.
@@ -317,7 +328,7 @@ void PacketRing::leave_groups() {
         hook_->remove_from_group(slot_, {{local, 0}, ifindex_, IPPROTO_TCP});
     fragments_of_.clear();
     if (groups_.empty()) return;
-    hook_->unmute_twins(slot_);
+    muted_before_ = hook_->unmute_twins(slot_);
     for (const auto& [group, twins] : groups_) hook_->remove_from_group(slot_, {group, ifindex_});
     groups_.clear();
 }

@@ -450,5 +450,8 @@ SEC("socket") int vma_twin(struct __sk_buff* skb) {
     if (bpf_skb_load_bytes_relative(skb, offsetof(struct ipv4, dst), &key.group, sizeof(key.group),
                                     BPF_HDR_START_NET))
         return KEEP_ALL;
-    return bpf_map_lookup_elem(&vma_twins, &key) ? KEEP_NONE : KEEP_ALL;
+    struct vma_twin* twin = bpf_map_lookup_elem(&vma_twins, &key);
+    if (!twin) return KEEP_ALL;
+    __sync_fetch_and_add(&twin->kept, 1);
+    return KEEP_NONE;
 }

@@ -63,6 +63,35 @@ TEST_F(UdpEndpointTest, ALimitOfZeroStillPassesOneAtATime) {
     }
 }
 
+// SO_RXQ_OVFL: a datagram knows what was dropped before it was queued, not what was dropped since; of the tail of a train that
+// does not fit the train itself knows nothing.
+TEST_F(UdpEndpointTest, ADatagramTellsTheDropsBeforeIt) {
+    UdpEndpoint e;
+    e.set_receive_limit(0);
+    const auto next = [&] {
+        UdpDatagram d;
+        EXPECT_TRUE(e.peek(d));
+        const uint32_t drops = d.info->drops;
+        e.consume();
+        return drops;
+    };
+    const auto one_and_lost = [&](unsigned lost) {
+        EXPECT_EQ(deliver(e, 10), DropReason::none);
+        while (lost--) EXPECT_EQ(deliver(e, 10), DropReason::receive_queue_full);
+    };
+    one_and_lost(2);
+    EXPECT_EQ(next(), 0u);
+    one_and_lost(0);
+    EXPECT_EQ(next(), 0u);  // not asked for
+    e.set_tells_drops(true);
+    one_and_lost(3);
+    EXPECT_EQ(next(), 2u);
+    EXPECT_EQ(deliver(e, 300, 100), DropReason::none);
+    EXPECT_EQ(next(), 5u);
+    one_and_lost(0);
+    EXPECT_EQ(next(), 7u);
+}
+
 TEST_F(UdpEndpointTest, EmptyDatagramsAreDatagrams) {
     UdpEndpoint e;
     EXPECT_EQ(deliver(e, 0), DropReason::none);
