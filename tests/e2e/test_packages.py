@@ -1,11 +1,9 @@
 """The Debian packages on a Debian that has nothing else: made of this tree, installed by apt with what they depend on into a root
 made by debootstrap, used from /usr between two network namespaces, purged without a trace. Downloads about 60 MB."""
 
-import glob
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import unittest
@@ -13,39 +11,14 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
 import sockperf
-from netns import REPO, Net, library
+from debian_root import TREE, RootCase, do
+from netns import REPO
 
 PACKAGES = ["libvma", "libvma-dev", "libvma-softhca", "libvma-utils", "vmad"]
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 PRELOAD = {"LD_PRELOAD": "libvma.so"}  # by its name: the loader finds it in the root's /usr
-# The mounts are those of the program's own mount namespace, so they end with it.
-ENTER = """set -e
-mount -t proc proc "$1/proc"
-for folder in sys dev; do mount --rbind "/$folder" "$1/$folder"; done
-exec chroot "$@"
-"""
 # What apt and dpkg write for themselves, and the copy that groupadd makes of the former state: the group vma stays, as Debian has it.
 NOT_COMPARED = ("etc/gshadow-", "proc", "sys", "dev", "packages", "var/cache", "var/log", "var/lib/apt", "var/lib/dpkg")
-LIMIT = 600  # seconds of one step
-TREE = os.path.dirname(os.path.dirname(library()))
-
-
-def do(*command):
-    """Runs a command of the machine; its output. AssertionError when it fails."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT,
-                          env={**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"})
-    if done.returncode != 0:
-        raise AssertionError(f"{' '.join(command)}: exit status {done.returncode}\n{done.stdout}")
-    return done.stdout
-
-
-class RootNet(Net):
-    """Two namespaces, and a folder that is removed with them."""
-
-    def __enter__(self):
-        self.root = tempfile.mkdtemp(prefix="vt-debian-", dir="/var/tmp")
-        self._folders = [self.root]
-        return super().__enter__()
 
 
 class Installed:
@@ -71,21 +44,7 @@ class Installed:
         self.brokers += [program for program in programs if program.endswith("/vmad")]
 
 
-class Packages(case.NetCase):
-    net_class = RootNet
-
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.root = cls.net.root
-        cls.enter = ["unshare", "--mount", "sh", "-c", ENTER, "sh", cls.root]
-        cls.made = cls.enterClassContext(tempfile.TemporaryDirectory(prefix="vt-packages-"))
-        do("cpack", "--config", f"{TREE}/CPackConfig.cmake", "-B", cls.made)
-        cls.debs = glob.glob(f"{cls.made}/*.deb")
-
-    def inside(self, *command):
-        return do(*self.enter, *command)
-
+class Packages(RootCase):
     def files(self):
         """Every file of the root with the state of each package."""
         found = set()
@@ -101,13 +60,9 @@ class Packages(case.NetCase):
         do("lintian", "--allow-root", "--fail-on", "error,warning", *self.debs)
 
     def test_install_use_and_purge(self):
-        do("unshare", "--mount", "debootstrap", "--variant=minbase", "bookworm", self.root)
-        self.inside("apt-get", "-q", "update")
-        self.inside("apt-get", "-qy", "--no-install-recommends", "install", "sockperf")
+        self.bootstrap()
         before = self.files()
-        shutil.copytree(self.made, f"{self.root}/packages", ignore=lambda _, names: [n for n in names if n[-4:] != ".deb"])
-        self.inside("apt-get", "-qy", "--no-install-recommends", "install",
-                    *(f"/packages/{os.path.basename(deb)}" for deb in self.debs))
+        self.inside("apt-get", "-qy", "--no-install-recommends", "install", *self.here())
         for protocol in ("tcp", "udp"):
             with self.subTest(protocol=protocol):
                 self.ping_pong(protocol)

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <string_view>
 
@@ -117,7 +118,8 @@ int daemon_of(const char* path, const char* group, const char* policy) {
     }
     start_clean();
     signal(SIGINT, SIG_DFL);
-    openlog("vmad", LOG_PID | LOG_PERROR, LOG_DAEMON);
+    // Under systemd both ways lead to the journal, which would have every line twice.
+    openlog("vmad", LOG_PID | (getenv("JOURNAL_STREAM") ? 0 : LOG_PERROR), LOG_DAEMON);
     keep_only_what_is_needed();
     if (*policy == 0 && access(kPolicy, F_OK) == 0) policy = kPolicy;
     return vmad::serve_host(listener, policy);
