@@ -60,8 +60,8 @@ void lost() {
     if (g_hosts && !g_kept) {
         vma_log(
             info, "broker",
-            "the broker of this host does not serve this process (of another network namespace, "
-            "or with another version of the library, or one of too many)");
+            "the broker of this host does not serve this process (its policy does not name this "
+            "network namespace, or the library is of another version, or it serves too many)");
         return;
     }
     if (g_kept) {
@@ -215,7 +215,7 @@ bool start() {
     if (!g_config.enabled || g_tried) return false;
     // Who runs with another user's rights is not asked.
     if (sys::raw(SYS_getuid) != sys::raw(SYS_geteuid)) return false;
-    if (!has_net_admin()) return ask_host();
+    if (!has_net_admin_of_host()) return ask_host();
     g_tried = true;
     char path[4096];
     if (!find_broker(g_config.path, path, sizeof path)) {

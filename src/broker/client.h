@@ -23,8 +23,8 @@ inline constexpr int kAnswerMs = 3000;
 
 // Once, early; cheap.
 void configure(const ClientConfig& config);
-// Starts a broker if there is none yet (not even an inherited one) and the process has CAP_NET_ADMIN; one that does not have
-// it asks that of the host (vmad --listen) to serve it. True: there is a door.
+// Starts a broker if there is none yet (not even an inherited one) and the process has CAP_NET_ADMIN of the host; one that does not
+// have it asks that of the host (vmad --listen) to serve it. True: there is a door.
 bool start();
 // Is there a broker to ask? Makes the session of this process if needed. Never starts one.
 bool reachable();

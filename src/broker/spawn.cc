@@ -45,17 +45,6 @@ struct Start {
     int error;
 };
 
-// exec() takes capabilities away from everybody but root; what is inheritable and ambient stays.
-void keep_capabilities() {
-    Capabilities c;
-    if (sys::raw(SYS_geteuid) == 0 || !c.get()) return;
-    for (auto& word : c.data) word.inheritable = word.permitted;
-    if (!c.set()) return;
-    for (int cap = 0; cap <= CAP_LAST_CAP; cap++)
-        if (c.data[cap / 32].permitted & (1u << (cap % 32)))
-            sys::raw(SYS_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, cap);
-}
-
 // The broker-to-be. Its memory is ours, its descriptor table a copy.
 int become_broker(void* context) {
     Start& s = *static_cast<Start*>(context);
@@ -113,11 +102,26 @@ bool network_is_of_another_namespace() {
 
 }  // namespace
 
+void keep_capabilities() {
+    Capabilities c;
+    if (sys::raw(SYS_geteuid) == 0 || !c.get()) return;
+    for (auto& word : c.data) word.inheritable = word.permitted;
+    if (!c.set()) return;
+    for (int cap = 0; cap <= CAP_LAST_CAP; cap++)
+        if (c.data[cap / 32].permitted & (1u << (cap % 32)))
+            sys::raw(SYS_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, cap);
+}
+
 bool has_net_admin() {
     static const bool started_elsewhere = network_is_of_another_namespace();
     Capabilities c;
     return !started_elsewhere && !g_elsewhere.load(std::memory_order_relaxed) && c.get() &&
            c.has(CAP_NET_ADMIN);
+}
+
+bool has_net_admin_of_host() {
+    static const bool inside = in_user_namespace();
+    return !inside && has_net_admin();
 }
 
 void capabilities_are_of_another_namespace() { g_elsewhere.store(true, std::memory_order_relaxed); }

@@ -25,8 +25,13 @@ Result<int> spawn_broker(const char* path, const char* program);
 // Our end of a door to the host's broker, which root must run. ENOENT: there is none; EACCES: it does not serve this user.
 Result<int> knock_at_host_broker();
 
+// exec() takes capabilities away from everybody but root. After this it does not.
+void keep_capabilities();
+
 // Does the calling thread have CAP_NET_ADMIN now, over the network that its sockets are of? One system call.
 bool has_net_admin();
+// The same, and over the machine: in a user namespace nobody may load a program for a ring, also where the network is its own.
+bool has_net_admin_of_host();
 // The process is in a user namespace of its own from now on: it has all capabilities there, and none here.
 void capabilities_are_of_another_namespace();
 // CAP_SYS_ADMIN: a broker that is started with it can open rings for others.

@@ -165,14 +165,16 @@ void broker_watch(Shard& shard) {
 
 void broker_listener(int fd) {
     // A privileged process is believed; its listeners are shown when it is about to change that.
-    if (broker::start() && (g_dropped.load(std::memory_order_relaxed) || !broker::has_net_admin()))
+    if (broker::start() &&
+        (g_dropped.load(std::memory_order_relaxed) || !broker::has_net_admin_of_host()))
         broker::prove(fd);
 }
 
 void broker_before_drop() {
     if (!Runtime::started() || FdTable::retired()) return;
     const uint64_t now = Runtime::shards().size() + 1;
-    if (g_settled.load(std::memory_order_relaxed) == now || !broker::has_net_admin()) return;
+    if (g_settled.load(std::memory_order_relaxed) == now || !broker::has_net_admin_of_host())
+        return;
     if (!has_use_for_broker() || g_settled.exchange(now) == now) return;
     // What runs with another user's rights may be allowed no further thread (haproxy sets RLIMIT_NPROC to 0).
     InternalThread::start();
@@ -234,7 +236,7 @@ void broker_tick() {
 
 // Afterwards the broker's executable may be out of reach.
 void chroot_prepare() {
-    if (Runtime::started() && !FdTable::retired() && broker::has_net_admin() &&
+    if (Runtime::started() && !FdTable::retired() && broker::has_net_admin_of_host() &&
         has_use_for_broker())
         (void)broker::start();
 }

@@ -1,6 +1,7 @@
-// ring_thief VMAD ADDRESS PORT: a process without privileges that speaks the broker's protocol and asks for what is not its
+// ring_thief VMAD ADDRESS PORT [SOCKET]: a process without privileges that speaks the broker's protocol and asks for what is not its
 // own: the port of somebody else (who is listening there), rings of others, the tables. Starts a broker as root, then becomes
-// www-data. Prints what was granted wrongly, and "all refused" if nothing was.
+// www-data. With SOCKET, the number of a TCP listener of ADDRESS and PORT + 7 in another network namespace, it has no privileges to
+// begin with, and the broker is the host's. Prints what was granted wrongly, and "all refused" if nothing was.
 #include <arpa/inet.h>
 #include <grp.h>
 #include <linux/bpf.h>
@@ -105,7 +106,7 @@ void look_at(const OpenedRing& ring, int ifindex, const IpAddr& neighbour) {
 
 int main(int argc, char** argv) {
     in_addr address;
-    if (argc != 4 || inet_pton(AF_INET, argv[2], &address) != 1) return 2;
+    if (argc < 4 || argc > 5 || inet_pton(AF_INET, argv[2], &address) != 1) return 2;
     const IpAddr own = IpAddr::v4(ntohl(address.s_addr));
     const IpAddr neighbour = IpAddr::v4(ntohl(address.s_addr) ^ 3);
     const Endpoint victim{own, uint16_t(atoi(argv[3]))};
@@ -119,7 +120,9 @@ int main(int argc, char** argv) {
     configure(config);
     if (!start()) return 2;
     // Trust is looked up when the session begins: this one has none.
-    if (setgroups(0, nullptr) || setresgid(33, 33, 33) || setresuid(33, 33, 33)) return 2;
+    const int foreign = argc == 5 ? atoi(argv[4]) : -1;
+    if (foreign < 0 && (setgroups(0, nullptr) || setresgid(33, 33, 33) || setresuid(33, 33, 33)))
+        return 2;
 
     OpenedRing ring;
     expect("open a ring on loopback", open_ring({1, kLeastLentBytes}, ring).error(), EINVAL);
@@ -158,6 +161,12 @@ int main(int argc, char** argv) {
     for (uint32_t slot = 1; slot < 4; slot++)
         if (slot != ring.slot)
             refused("another ring", flow(slot, mine, peer, IPPROTO_TCP, 3), tcp, EACCES);
+    if (foreign >= 0) {
+        refused("a listener of another namespace", flow(ring.slot, mine, {}, IPPROTO_TCP, 3),
+                foreign, EXDEV);
+        prove(foreign);
+        refused("what it shows", flow(ring.slot, mine, peer, IPPROTO_TCP, 3), fresh, EACCES);
+    }
     // Another ring is shown by its doorbell alone.
     for (uint32_t slot = 1; slot < 4; slot++)
         if (slot != ring.slot)

@@ -77,13 +77,16 @@ class RingCase(case.NetCase):
         s.connect((self.b.ip, port))
         return s
 
+    def peer_ip(self):
+        return self.a.ip
+
     def accept_from(self, program, port):
         """The program connects to us."""
         listener = self.a.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listener.bind((self.a.ip, port))
+        listener.bind((self.peer_ip(), port))
         listener.listen(1)
         listener.settimeout(15)
-        self.tell(program, "connect", self.a.ip, port)
+        self.tell(program, "connect", self.peer_ip(), port)
         s, _ = listener.accept()
         listener.close()
         self.addCleanup(s.close)

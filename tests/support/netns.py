@@ -207,6 +207,7 @@ class Namespace:
     def __init__(self, name, letter):
         self.name, self.letter = name, letter
         self.ip = self.dev = None
+        self.path = f"/run/netns/{name}"
         self.addresses = {}
         self._processes = []
 
@@ -238,7 +239,7 @@ class Namespace:
         box = {}
 
         def inside():
-            fd = os.open(f"/run/netns/{self.name}", os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 if _libc.setns(fd, CLONE_NEWNET) != 0:
                     raise OSError(ctypes.get_errno(), "setns")

@@ -21,13 +21,9 @@
 #include "engine/kernel_policy.h"
 #include "engine/network_monitor.h"
 #include "engine/salvage.h"
-#include "vmad/socket_facts.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
-#endif
-#ifndef SO_PEERGROUPS
-#define SO_PEERGROUPS 59
 #endif
 
 namespace vmad {
@@ -107,58 +103,42 @@ int peer_pidfd(int session, pid_t pid) {
     return int(vma::sys::raw(434 /* pidfd_open */, pid, 0));
 }
 
-// Of the process as it was when it made the session; the primary one first.
-std::vector<gid_t> peer_groups(int session, gid_t primary) {
-    std::vector<gid_t> groups(64);
-    socklen_t len = socklen_t(groups.size() * sizeof(gid_t));
-    int result = vma::sys::getsockopt(session, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &len);
-    if (result == -ERANGE) {  // the length is that which it takes
-        groups.resize(len / sizeof(gid_t));
-        result = vma::sys::getsockopt(session, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &len);
-    }
-    groups.resize(result == 0 ? len / sizeof(gid_t) : 0);
-    groups.insert(groups.begin(), primary);
-    return groups;
-}
-
 }  // namespace
 
-Client::Client(int session, int pidfd, pid_t pid, uid_t user, std::vector<gid_t> groups,
-               bool trusted, const Policy& policy)
+Client::Client(int session, int pidfd, Peer peer, bool trusted, const Policy& policy,
+               const Namespace& where)
     : session_(session),
       pidfd_(pidfd),
-      pid_(pid),
-      user_(user),
-      groups_(std::move(groups)),
+      peer_(std::move(peer)),
       policy_(policy),
+      where_(where),
       dispatcher_(*this, vma::layout_identity(), trusted) {}
 
-std::unique_ptr<Client> Client::make(int session, bool may_be_trusted, const Policy& policy) {
+std::unique_ptr<Client> Client::make(int session, bool may_be_trusted, const Policy& policy,
+                                     const Namespace& where) {
     Fd owned(session);
-    ucred who{};
-    socklen_t len = sizeof who;
+    Peer peer;
     int type = 0;
     socklen_t type_len = sizeof type;
     if (vma::sys::getsockopt(session, SOL_SOCKET, SO_TYPE, &type, &type_len) != 0 ||
-        type != SOCK_SEQPACKET ||
-        vma::sys::getsockopt(session, SOL_SOCKET, SO_PEERCRED, &who, &len) != 0 || who.pid <= 0)
+        type != SOCK_SEQPACKET || !peer_of(session, peer))
         return nullptr;
-    const int pidfd = peer_pidfd(session, who.pid);
+    const int pidfd = peer_pidfd(session, peer.pid);
     if (pidfd < 0) return nullptr;
-    const bool trusted = may_be_trusted && is_privileged(who.pid);
+    const bool trusted = may_be_trusted && is_privileged(peer.pid);
     const int mine = vma::sys::fcntl(owned.get(), F_DUPFD_CLOEXEC, 3);
     if (mine < 0) {
         vma::sys::close(pidfd);
         return nullptr;
     }
     return std::unique_ptr<Client>(
-        new Client(mine, pidfd, who.pid, who.uid, peer_groups(mine, who.gid), trusted, policy));
+        new Client(mine, pidfd, std::move(peer), trusted, policy, where));
 }
 
 vma::Status Client::denied(const std::string& what) {
     if (!std::exchange(told_, true))
-        syslog(LOG_NOTICE, "process %d of user %u: the policy denies it %s", int(pid_),
-               unsigned(user_), what.c_str());
+        syslog(LOG_NOTICE, "process %d of user %u: the policy denies it %s", int(peer_.pid),
+               unsigned(peer_.user), what.c_str());
     return vma::Errno{EDQUOT};
 }
 

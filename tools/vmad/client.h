@@ -12,6 +12,7 @@
 #include "dev/packet/hook.h"
 #include "vmad/policy.h"
 #include "vmad/rescue.h"
+#include "vmad/socket_facts.h"
 
 namespace vmad {
 
@@ -21,14 +22,15 @@ class Client final : public vma::broker::Operations {
     static constexpr size_t kMostHeld = 65536;
 
     // Takes the session. Who is at its other end is what the kernel says. `may_be_trusted`: a process that has privileges now is
-    // believed, until it says that it gives them up. `policy`: asked at every request, and outlives the client. Null: who it is
-    // cannot be known.
-    static std::unique_ptr<Client> make(int session, bool may_be_trusted, const Policy& policy);
+    // believed, until it says that it gives them up. `policy`: asked at every request; `where`: the namespace that this process
+    // serves. Both outlive the client. Null: who it is cannot be known.
+    static std::unique_ptr<Client> make(int session, bool may_be_trusted, const Policy& policy,
+                                        const Namespace& where);
 
     int session() const { return session_.get(); }
     int pidfd() const { return pidfd_.get(); }
-    pid_t pid() const { return pid_; }
-    uid_t user() const { return user_; }
+    pid_t pid() const { return peer_.pid; }
+    uid_t user() const { return peer_.user; }
     // Takes what has arrived, at most `most` messages. False: the session is over.
     bool serve(unsigned most);
     bool trusted() const { return dispatcher_.trusted(); }
@@ -69,20 +71,19 @@ class Client final : public vma::broker::Operations {
         uint32_t bytes = 0;
     };
 
-    Client(int session, int pidfd, pid_t pid, uid_t user, std::vector<gid_t> groups, bool trusted,
-           const Policy& policy);
+    Client(int session, int pidfd, Peer peer, bool trusted, const Policy& policy,
+           const Namespace& where);
     const KeptRing* ring(uint32_t slot) const;
-    const Allowance& allowance() const { return policy_.of(user_, groups_); }
+    const Allowance& allowance() const { return policy_.of(peer_.user, peer_.groups, where_); }
     bool may_have_ring(int ifindex, uint32_t bytes);
     bool may_steer(uint16_t port);
     // EDQUOT, and a line in the log, once.
     vma::Status denied(const std::string& what);
     vma::Status denied_ring(int ifindex);
     Fd session_, pidfd_;
-    const pid_t pid_;
-    const uid_t user_;
-    const std::vector<gid_t> groups_;
+    const Peer peer_;
     const Policy& policy_;
+    const Namespace& where_;
     bool told_ = false;  // that something was denied
     // Flows in the second that began at.
     uint32_t flows_ = 0;

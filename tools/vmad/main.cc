@@ -1,6 +1,7 @@
 // vmad: does for programs what needs capabilities that they do not have (docs: ARCHITECTURE.md, "The broker"). With --broker
 // for one program and its children: started by libvma.so, its end of the door is descriptor 3, standard streams are /dev/null.
-// With --listen for every process that may connect. What it has to say goes to syslog.
+// With --listen for every process that may connect, and with --namespace, which the former starts, for those of another network
+// namespace, whose doors come by descriptor 3. What it has to say goes to syslog.
 #include <linux/capability.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -88,22 +89,40 @@ constexpr char kHelp[] =
     "  --policy FILE     who may have which interfaces, ports and rates (vmad.conf(5)), by "
     "default\n"
     "                    %s if it is there; SIGHUP reads it again\n"
+    "  --namespace FILE  serve another network namespace: vmad --listen starts it so\n"
     "  --broker          serve one program and its children: libvma.so starts it so\n"
     "  --help            this\n";
 
-int broker() {
+// Of the broker of the host. Under systemd both ways lead to the journal, which would have every line twice.
+void open_log() {
+    openlog("vmad", LOG_PID | (getenv("JOURNAL_STREAM") ? 0 : LOG_PERROR), LOG_DAEMON);
+}
+
+bool has_socket() {
     int type = 0;
     socklen_t len = sizeof type;
-    if (getsockopt(vma::broker::kBrokerSocket, SOL_SOCKET, SO_TYPE, &type, &len) != 0 ||
-        type != SOCK_SEQPACKET) {
-        fprintf(stderr, "vmad: descriptor %d is not the socket of a libvma.so\n",
-                vma::broker::kBrokerSocket);
-        return 2;
-    }
+    if (getsockopt(vma::broker::kBrokerSocket, SOL_SOCKET, SO_TYPE, &type, &len) == 0 &&
+        type == SOCK_SEQPACKET)
+        return true;
+    fprintf(stderr, "vmad: descriptor %d is not the socket of who starts it so\n",
+            vma::broker::kBrokerSocket);
+    return false;
+}
+
+int broker() {
+    if (!has_socket()) return 2;
     start_clean();
     openlog("vmad", LOG_PID, LOG_DAEMON);
     keep_only_what_is_needed();
     return vmad::serve_program(vma::broker::kBrokerSocket);
+}
+
+int worker(const char* policy) {
+    if (!has_socket()) return 2;
+    start_clean();
+    open_log();
+    keep_only_what_is_needed();
+    return vmad::serve_namespace(vma::broker::kBrokerSocket, policy);
 }
 
 constexpr char kPolicy[] = "/etc/vmad.conf";
@@ -118,8 +137,7 @@ int daemon_of(const char* path, const char* group, const char* policy) {
     }
     start_clean();
     signal(SIGINT, SIG_DFL);
-    // Under systemd both ways lead to the journal, which would have every line twice.
-    openlog("vmad", LOG_PID | (getenv("JOURNAL_STREAM") ? 0 : LOG_PERROR), LOG_DAEMON);
+    open_log();
     keep_only_what_is_needed();
     if (*policy == 0 && access(kPolicy, F_OK) == 0) policy = kPolicy;
     return vmad::serve_host(listener, policy);
@@ -139,6 +157,7 @@ int main(int argc, char** argv) {
         return 0;
     }
     if (what == "--broker") return broker();
+    if (what == "--namespace" && argc == 3) return worker(argv[2]);
     if (what != "--listen") return misused();
     const char *path = vma::broker::kHostSocket, *group = "", *policy = "";
     int at = 2;

@@ -102,6 +102,12 @@ bool Policy::parse_rule(std::string_view line, Rule& rule, std::string* why) {
         }
     }
     Allowance& a = rule.allowance;
+    const auto patterns = [](std::string_view list, std::vector<std::string>& out) {
+        return each_of_list(list, [&](std::string_view item) {
+            out.emplace_back(item);
+            return true;
+        });
+    };
     for (std::string_view key = next_word(line); !key.empty(); key = next_word(line)) {
         if (key == "deny") {
             a.denied = true;
@@ -111,10 +117,9 @@ bool Policy::parse_rule(std::string_view line, Rule& rule, std::string* why) {
         uint32_t count = 0;
         bool good = !value.empty();
         if (key == "interface") {
-            good = good && each_of_list(value, [&](std::string_view item) {
-                       a.interfaces.emplace_back(item);
-                       return true;
-                   });
+            good = good && patterns(value, a.interfaces);
+        } else if (key == "in") {
+            good = good && patterns(value, rule.namespaces);
         } else if (key == "port") {
             good = good && ports(value, a.ports);
         } else if (key == "rings") {
@@ -126,16 +131,17 @@ bool Policy::parse_rule(std::string_view line, Rule& rule, std::string* why) {
             good = number(value, kMost, &a.flows);
         } else {
             *why = fmt::format(
-                "\"{}\": it is deny, interface, port, rings, memory or flows that a rule may have",
+                "\"{}\": it is in, deny, interface, port, rings, memory or flows that a rule may "
+                "have",
                 key);
             return false;
         }
         if (!good) {
             *why = fmt::format("{} \"{}\": {}", key, value,
                                key == "port" ? "ports are numbers or ranges, N or N-M, with commas"
-                               : key == "interface" ? "names or patterns with commas"
-                               : key == "memory"    ? "MiB, a number"
-                                                    : "a number");
+                               : key == "interface" || key == "in" ? "names or patterns with commas"
+                               : key == "memory"                   ? "MiB, a number"
+                                                                   : "a number");
             return false;
         }
     }
@@ -174,16 +180,26 @@ bool Policy::read(const std::string& file, std::string* why) {
     return parse(text.str(), file, why);
 }
 
-const Allowance& Policy::of(uid_t user, std::span<const gid_t> groups) const {
+bool Policy::Rule::is_for(uid_t user, std::span<const gid_t> groups) const {
+    return who == Who::any || (who == Who::user && id == user) ||
+           (who == Who::group && std::find(groups.begin(), groups.end(), id) != groups.end());
+}
+
+bool Policy::Rule::is_in(const Namespace& where, uid_t user) const {
+    if (namespaces.empty()) return where.host;
+    return std::any_of(namespaces.begin(), namespaces.end(), [&](const std::string& name) {
+        if (name == "host") return where.host;
+        if (where.host) return false;
+        return name == "own" ? where.owner == user : where.is_named(name.c_str());
+    });
+}
+
+const Allowance& Policy::of(uid_t user, std::span<const gid_t> groups,
+                            const Namespace& where) const {
     static const Allowance all, nothing{true, {}, {}};
-    for (const Rule& rule : rules_) {
-        const bool matches = rule.who == Rule::Who::any ||
-                             (rule.who == Rule::Who::user && rule.id == user) ||
-                             (rule.who == Rule::Who::group &&
-                              std::find(groups.begin(), groups.end(), rule.id) != groups.end());
-        if (matches) return rule.allowance;
-    }
-    return present_ ? nothing : all;
+    for (const Rule& rule : rules_)
+        if (rule.is_for(user, groups) && rule.is_in(where, user)) return rule.allowance;
+    return present_ || !where.host ? nothing : all;
 }
 
 }  // namespace vmad

@@ -2,10 +2,11 @@
 //
 // A line is a rule, the first that matches a process decides, and one that no rule matches gets nothing:
 //
-//     user NAME | group NAME | any   deny
-//     user NAME | group NAME | any   [interface PATTERN,...] [port N,N-M,...] [rings N] [memory MIB] [flows N]
+//     user NAME | group NAME | any  [in NAMESPACE,...]  deny
+//     user NAME | group NAME | any  [in NAMESPACE,...]  [interface PATTERN,...] [port N,N-M,...] [rings N] [memory MIB] [flows N]
 //
-// Names or numbers; a pattern as a shell has it; ports of the own side, of what is steered; rings and their memory of one
+// NAMESPACE is of the network: host, the one of vmad itself; own, one that the process's user has made; or a pattern of names as
+// ip-netns(8) gives them. A rule that names none is for the host's. Names or numbers; a pattern as a shell has it; ports of the own side, of what is steered; rings and their memory of one
 // process; flows that one process may have steered per second. What is not named is not limited, but for the protocol's own
 // limits. '#' begins a comment.
 #pragma once
@@ -17,6 +18,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "vmad/namespace.h"
 
 namespace vmad {
 
@@ -39,19 +42,24 @@ struct Allowance {
 
 class Policy {
   public:
-    // Without rules: everything is allowed to everybody.
+    // Without rules: everything is allowed to everybody in the host's namespace, and nothing elsewhere.
     Policy() = default;
     // `name` is that of the file, for what is wrong with it. False: *why, with the line; *this stays as it was.
     bool parse(std::string_view text, const std::string& name, std::string* why);
     // The file; one that is not there is an error, too.
     bool read(const std::string& file, std::string* why);
-    const Allowance& of(uid_t user, std::span<const gid_t> groups) const;
+    const Allowance& of(uid_t user, std::span<const gid_t> groups,
+                        const Namespace& where = {}) const;
 
   private:
     struct Rule {
         enum class Who { user, group, any } who = Who::any;
         uint32_t id = 0;
+        std::vector<std::string> namespaces;  // none: the host's
         Allowance allowance;
+
+        bool is_for(uid_t user, std::span<const gid_t> groups) const;
+        bool is_in(const Namespace& where, uid_t user) const;
     };
     static bool parse_rule(std::string_view line, Rule& rule, std::string* why);
     std::vector<Rule> rules_;

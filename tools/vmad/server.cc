@@ -16,8 +16,11 @@
 #include "base/clock.h"
 #include "base/sys.h"
 #include "broker/channel.h"
+#include "dev/packet/interfaces.h"
 #include "vmad/client.h"
 #include "vmad/rescue.h"
+#include "vmad/socket_facts.h"
+#include "vmad/workers.h"
 
 namespace vmad {
 namespace {
@@ -44,11 +47,22 @@ class Server {
     // False: it cannot be read, and the log says why; the rules stay as they were.
     bool read_policy(const std::string& file);
     bool listen_on(int socket);
-    bool add_door(int door, uid_t user);
+    // Doors come by this socket, from the listener in another process.
+    bool work_for(int control, const Namespace& where);
+    bool add_door(Fd door, uid_t user);
     int run();
 
   private:
-    enum Kind : uint32_t { kListener, kReload, kDoor, kSession, kDeath, kRescue };
+    enum Kind : uint32_t {
+        kListener,
+        kReload,
+        kDoor,
+        kSession,
+        kDeath,
+        kRescue,
+        kWorkers,
+        kControl
+    };
     struct Door {
         Fd socket;
         uid_t user;
@@ -56,7 +70,13 @@ class Server {
     static uint64_t tag(Kind kind, uint32_t id) { return uint64_t(kind) << 32 | id; }
     bool add(int fd, Kind kind, uint32_t id);
     void reload();
+    void policy_has_changed();
     void arrive();
+    void pass_to_worker(int door);
+    void admit(Fd door);
+    void control();
+    bool of_host() const { return listener_.valid() || control_.valid(); }
+    bool has_work() const { return !doors_.empty() || !clients_.empty() || !rescues_.empty(); }
     void knock(uint32_t id);
     unsigned clients_of(uid_t user) const;
     void session(uint32_t id);
@@ -66,9 +86,14 @@ class Server {
     void rescue_news(uint32_t id);
     static void bury(const Estate& estate);
 
-    Policy policy_;  // its clients refer to it
+    Policy policy_;    // its clients refer to it
+    Namespace where_;  // and to this
     std::string policy_file_;
-    Fd poll_, listener_, hangups_;
+    Fd poll_, listener_, hangups_, control_;
+    uint64_t cookie_ = 0;  // of the namespace that it serves
+    Workers workers_;
+    WorkerIdle got_;         // doors, by control_
+    bool said_idle_ = true;  // since the last of them
     uint32_t next_ = 1;
     std::unordered_map<uint32_t, Door> doors_;
     std::unordered_map<uint32_t, std::unique_ptr<Client>> clients_;
@@ -97,40 +122,96 @@ bool Server::listen_on(int socket) {
     sigprocmask(SIG_BLOCK, &hangup, nullptr);
     hangups_ = Fd(signalfd(-1, &hangup, SFD_CLOEXEC | SFD_NONBLOCK));
     listener_ = Fd(socket);
-    return add(socket, kListener, 0) && add(hangups_.get(), kReload, 0);
+    cookie_ = own_netns_cookie();
+    return add(socket, kListener, 0) && add(hangups_.get(), kReload, 0) &&
+           add(workers_.fd(), kWorkers, 0);
+}
+
+bool Server::work_for(int control, const Namespace& where) {
+    control_ = Fd(control);
+    where_ = where;
+    return add(control, kControl, 0);
 }
 
 void Server::reload() {
     signalfd_siginfo which;
     while (vma::sys::read(hangups_.get(), &which, sizeof which) > 0) {
     }
-    if (read_policy(policy_file_)) syslog(LOG_NOTICE, "the policy has been read again");
+    policy_has_changed();
 }
 
-bool Server::add_door(int door, uid_t user) {
-    Door added{Fd(door), user};
+void Server::policy_has_changed() {
+    if (!read_policy(policy_file_)) return;
+    syslog(LOG_NOTICE, "the policy has been read again");
+    workers_.reload();
+}
+
+bool Server::add_door(Fd door, uid_t user) {
     const uint32_t id = next_++;
-    if (!add(door, kDoor, id)) return false;
-    doors_.emplace(id, std::move(added));
+    if (!add(door.get(), kDoor, id)) return false;
+    doors_.emplace(id, Door{std::move(door), user});
     return true;
 }
 
 // A process connects to the host's broker.
 void Server::arrive() {
-    const int door = int(vma::sys::raw(SYS_accept4, listener_.get(), 0, 0, SOCK_CLOEXEC));
-    if (door < 0) return;
-    ucred who{};
-    socklen_t len = sizeof who;
-    const bool known = vma::sys::getsockopt(door, SOL_SOCKET, SO_PEERCRED, &who, &len) == 0;
+    Fd door(int(vma::sys::raw(SYS_accept4, listener_.get(), 0, 0, SOCK_CLOEXEC)));
+    if (!door.valid()) return;
+    if (netns_cookie_of(door.get()) == cookie_)
+        admit(std::move(door));
+    else
+        pass_to_worker(door.get());
+}
+
+void refused(const Peer& who, const std::string& why) {
+    syslog(LOG_WARNING, "process %d of user %u is refused: %s", int(who.pid), unsigned(who.user),
+           why.c_str());
+}
+
+void Server::admit(Fd door) {
+    Peer who;
+    if (!peer_of(door.get(), who)) return;
     unsigned same = 0;
-    for (const auto& [id, d] : doors_) same += d.user == who.uid;
-    if (!known || doors_.size() >= kMostDoors || (who.uid != 0 && same >= kMostOfUser)) {
-        syslog(LOG_WARNING, "process %d of user %u is refused: too many processes are served",
-               int(who.pid), unsigned(who.uid));
-        vma::sys::close(door);
+    for (const auto& [id, d] : doors_) same += d.user == who.user;
+    if (doors_.size() >= kMostDoors || (who.user != 0 && same >= kMostOfUser))
+        refused(who, "too many processes are served");
+    else
+        add_door(std::move(door), who.user);
+}
+
+void Server::pass_to_worker(int door) {
+    Peer who;
+    const Fd itself(namespace_of_socket(door));
+    Namespace where;
+    if (!peer_of(door, who)) return;
+    std::string why = "the policy denies it its network namespace";
+    if (!itself.valid() || !describe_namespace(itself.get(), where) ||
+        policy_.of(who.user, who.groups, where).denied ||
+        !workers_.pass(door, who.user, where, itself.get(), policy_file_, &why))
+        refused(who, why);
+}
+
+// In a worker: a door comes, or the word that the policy has changed, or the end.
+void Server::control() {
+    uint8_t buffer[1];
+    vma::Fds fds;
+    const auto n = vma::receive_with_fds(control_.get(), buffer, fds, MSG_CMSG_CLOEXEC);
+    if (!n && (n.error() == EAGAIN || n.error() == EINTR)) return;
+    if (!n || *n == 0) {
+        // Clients find the next one by themselves; who restores something goes on with it.
+        control_ = Fd();
+        doors_.clear();
+        clients_.clear();
+        rescues_.clear();
         return;
     }
-    add_door(door, who.uid);
+    if (fds.count() == 0) {
+        policy_has_changed();
+        return;
+    }
+    got_.doors++;
+    said_idle_ = false;
+    admit(Fd(fds.take(0)));
 }
 
 unsigned Server::clients_of(uid_t user) const {
@@ -155,10 +236,9 @@ void Server::knock(uint32_t id) {
         return;
     }
     if (fds.count() != 1 || clients_.size() >= kMostClients) return;
-    auto client = Client::make(fds.take(0), !listener_.valid(), policy_);
+    auto client = Client::make(fds.take(0), !of_host(), policy_, where_);
     if (!client) return;
-    if (listener_.valid() && client->user() != 0 && clients_of(client->user()) >= kMostOfUser)
-        return;
+    if (of_host() && client->user() != 0 && clients_of(client->user()) >= kMostOfUser) return;
     const uint32_t of = next_++;
     if (!add(client->session(), kSession, of) || !add(client->pidfd(), kDeath, of)) return;
     clients_.emplace(of, std::move(client));
@@ -229,7 +309,8 @@ void Server::start_rescue(Estate estate, pid_t of) {
     if (r.child == 0) {
         alarm(kRescueSeconds);
         // Whoever waits for the broker's end must not wait for ours: its clients, its successor at the socket, we ourselves.
-        for (Fd* fd : {&r.pipe, &listener_, &poll_, &hangups_}) *fd = Fd();
+        for (Fd* fd : {&r.pipe, &listener_, &poll_, &hangups_, &control_}) *fd = Fd();
+        workers_.forget();
         doors_.clear();
         clients_.clear();
         rescues_.clear();
@@ -278,7 +359,9 @@ void Server::bury(const Estate& estate) {
 
 int Server::run() {
     vma::Instant swept{};
-    while (listener_.valid() || !doors_.empty() || !clients_.empty() || !rescues_.empty()) {
+    while (of_host() || has_work()) {
+        if (control_.valid() && !said_idle_ && !has_work())
+            said_idle_ = vma::sys::write(control_.get(), &got_, sizeof got_) == sizeof got_;
         epoll_event events[32];
         // Clients without privileges cannot follow new interfaces, nor tell which rings are of dead processes.
         bool weak = false;
@@ -310,6 +393,12 @@ int Server::run() {
                 case kRescue:
                     rescue_news(id);
                     break;
+                case kWorkers:
+                    workers_.serve();
+                    break;
+                case kControl:
+                    control();
+                    break;
             }
         }
         if (n < 0 && n != -EINTR) return 1;
@@ -321,13 +410,23 @@ int Server::run() {
 
 int serve_program(int door) {
     Server server;
-    return server.add_door(door, 0) ? server.run() : 1;
+    return server.add_door(Fd(door), 0) ? server.run() : 1;
 }
 
 int serve_host(int listener, const std::string& policy) {
     Server server;
     if (!server.read_policy(policy) || !server.listen_on(listener)) return 1;
     syslog(LOG_NOTICE, "serving");
+    return server.run();
+}
+
+int serve_namespace(int control, const std::string& policy) {
+    Server server;
+    Namespace where;
+    const Fd itself(vma::open_namespace());
+    if (!itself.valid() || !describe_namespace(itself.get(), where) ||
+        !server.read_policy(policy) || !server.work_for(control, where))
+        return 1;
     return server.run();
 }
 

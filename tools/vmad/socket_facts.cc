@@ -1,11 +1,17 @@
 #include "vmad/socket_facts.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
 
+#include <utility>
+
 #include "base/sys.h"
 
+#ifndef SO_PEERGROUPS
+#define SO_PEERGROUPS 59
+#endif
 #ifndef SO_NETNS_COOKIE
 #define SO_NETNS_COOKIE 71
 #endif
@@ -24,12 +30,6 @@ int int_option(int fd, int name) {
     return vma::sys::getsockopt(fd, SOL_SOCKET, name, &value, &len) == 0 ? value : -1;
 }
 
-uint64_t netns_of(int fd) {
-    uint64_t cookie = 0;
-    socklen_t len = sizeof cookie;
-    return vma::sys::getsockopt(fd, SOL_SOCKET, SO_NETNS_COOKIE, &cookie, &len) == 0 ? cookie : 0;
-}
-
 }  // namespace
 
 vma::broker::SocketFacts socket_facts(int fd) {
@@ -38,7 +38,7 @@ vma::broker::SocketFacts socket_facts(int fd) {
     const int protocol = int_option(fd, SO_PROTOCOL);
     f.tcp = protocol == IPPROTO_TCP && int_option(fd, SO_TYPE) == SOCK_STREAM;
     f.udp = protocol == IPPROTO_UDP && int_option(fd, SO_TYPE) == SOCK_DGRAM;
-    f.netns_cookie = netns_of(fd);
+    f.netns_cookie = netns_cookie_of(fd);
     sockaddr_storage name{};
     socklen_t len = sizeof name;
     if (vma::sys::getsockname(fd, reinterpret_cast<sockaddr*>(&name), &len) == 0)
@@ -59,10 +59,37 @@ vma::broker::SocketFacts socket_facts(int fd) {
     return f;
 }
 
+bool peer_of(int socket, Peer& out) {
+    ucred who{};
+    socklen_t len = sizeof who;
+    if (vma::sys::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &len) != 0 || who.pid <= 0)
+        return false;
+    out.pid = who.pid;
+    out.user = who.uid;
+    std::vector<gid_t> groups(64);
+    len = socklen_t(groups.size() * sizeof(gid_t));
+    int result = vma::sys::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &len);
+    if (result == -ERANGE) {  // the length is that which it takes
+        groups.resize(len / sizeof(gid_t));
+        result = vma::sys::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &len);
+    }
+    groups.resize(result == 0 ? len / sizeof(gid_t) : 0);
+    groups.insert(groups.begin(), who.gid);
+    out.groups = std::move(groups);
+    return true;
+}
+
+uint64_t netns_cookie_of(int socket) {
+    uint64_t cookie = 0;
+    socklen_t len = sizeof cookie;
+    return vma::sys::getsockopt(socket, SOL_SOCKET, SO_NETNS_COOKIE, &cookie, &len) == 0 ? cookie
+                                                                                         : 0;
+}
+
 uint64_t own_netns_cookie() {
     const int fd = vma::sys::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return 0;
-    const uint64_t cookie = netns_of(fd);
+    const uint64_t cookie = netns_cookie_of(fd);
     vma::sys::close(fd);
     return cookie;
 }

@@ -46,6 +46,24 @@ TEST(VmadPolicy, TheFirstRuleThatMatchesDecides) {
     EXPECT_EQ(policy.of(8, kNoGroups).rings, 1u);
 }
 
+TEST(VmadPolicy, ARuleIsForTheHostsNetworkUnlessItSaysOtherwise) {
+    Namespace box;
+    box.host = false;
+    box.owner = 7;
+    EXPECT_TRUE(Policy().of(7, kNoGroups, box).denied);
+    EXPECT_TRUE(of("any rings 1").of(7, kNoGroups, box).denied);
+
+    const Policy policy = of("user 7 in own rings 3\nany in host,no-such-name rings 1");
+    EXPECT_EQ(policy.of(7, kNoGroups, box).rings, 3u);
+    EXPECT_EQ(policy.of(7, kNoGroups).rings, 1u);
+    EXPECT_TRUE(policy.of(8, kNoGroups, box).denied);
+    // It belongs to another user.
+    box.owner = 8;
+    EXPECT_TRUE(policy.of(7, kNoGroups, box).denied);
+    EXPECT_TRUE(of("any in *").of(7, kNoGroups).denied);
+    EXPECT_NE(refused("any in host,").find("names or patterns"), std::string::npos);
+}
+
 TEST(VmadPolicy, EveryWord) {
     const Policy policy =
         of("group root interface eth*,ib0 port 80,5000-5999\trings 4 memory 64 flows 100 # all");
@@ -69,8 +87,8 @@ TEST(VmadPolicy, WhatIsWrongIsNamedWithItsLine) {
               "file:2: \"who\": a rule begins with user, group or any");
     EXPECT_EQ(refused("user no-such-user-here"), "file:1: there is no user \"no-such-user-here\"");
     EXPECT_EQ(refused("any speed 5"),
-              "file:1: \"speed\": it is deny, interface, port, rings, memory or flows that a rule "
-              "may have");
+              "file:1: \"speed\": it is in, deny, interface, port, rings, memory or flows that a "
+              "rule may have");
     for (const char* line :
          {"any port", "any port 0", "any port 65536", "any port 9-5", "any port 5,", "any port ,5",
           "any port 5-", "any port -5", "any port 1-2-3"})
