@@ -1,6 +1,8 @@
 #include "engine/shard.h"
 
 #include <netinet/in.h>
+#include <sched.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
 #include <array>
@@ -8,6 +10,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/sys.h"
 #include "engine/device_clock.h"
 #include "engine/internal_thread.h"
 
@@ -239,9 +242,38 @@ void Shard::free_udp(UdpEndpoint* endpoint) {
     arena_->destroy(endpoint);
 }
 
-bool Shard::arm() {
-    if (!InternalThread::is_current()) program_sleepers_.fetch_add(1, std::memory_order_relaxed);
+namespace {
+
+// So many are woken by a frame whoever it is for, which is the shortest way to the one that it is for while there is a processor
+// for each; of more, one.
+unsigned most_woken() {
+    static const unsigned n = [] {
+        cpu_set_t cpus;
+        CPU_ZERO(&cpus);
+        sys::raw(SYS_sched_getaffinity, 0, sizeof cpus, long(&cpus));
+        return unsigned(std::clamp(CPU_COUNT(&cpus), 1, 4));
+    }();
+    return n;
+}
+
+}  // namespace
+
+bool Shard::arm(RingSleeper* sleeper) {
     LeaseGuard guard(*lease_);
+    const uint32_t attend = program_sleepers_.load(std::memory_order_relaxed);
+    if (sleeper) {
+        const uint32_t follow = follower_count_.load(std::memory_order_relaxed);
+        const unsigned all = attend + follow + 1;
+        sleeper->called = false;
+        sleeper->attends = attend < (all <= most_woken() ? all : 1);
+        if (!sleeper->attends) {
+            followers_.push_back(*sleeper);
+            follower_count_.store(follow + 1, std::memory_order_release);
+            return true;
+        }
+    }
+    if (!InternalThread::is_current())
+        program_sleepers_.store(attend + 1, std::memory_order_relaxed);
     armed_++;
     if (ring_ == nullptr || ring_->arm()) return true;
     // Arming again silenced a doorbell on which others may still be asleep, and this caller may go on without a look at the
@@ -251,13 +283,34 @@ bool Shard::arm() {
     return false;
 }
 
-void Shard::disarm() {
-    if (!InternalThread::is_current()) {
-        program_sleepers_.fetch_sub(1, std::memory_order_relaxed);
-        polls_.fetch_add(1, std::memory_order_relaxed);
-    }
+void Shard::disarm(RingSleeper* sleeper) {
+    const bool of_program = !InternalThread::is_current();
+    if (of_program) polls_.fetch_add(1, std::memory_order_relaxed);
     LeaseGuard guard(*lease_);
+    if (sleeper && !sleeper->attends) {
+        if (!sleeper->called) drop_follower(*sleeper);
+        return;
+    }
+    if (of_program)
+        program_sleepers_.store(program_sleepers_.load(std::memory_order_relaxed) - 1,
+                                std::memory_order_relaxed);
     if (--armed_ == 0 && ring_) ring_->disarm();
+}
+
+void Shard::drop_follower(RingSleeper& sleeper) {
+    sleeper.hook.unlink();
+    follower_count_.store(follower_count_.load(std::memory_order_relaxed) - 1,
+                          std::memory_order_relaxed);
+}
+
+void Shard::pass_on() {
+    if (follower_count_.load(std::memory_order_acquire) == 0) return;
+    LeaseGuard guard(*lease_);
+    RingSleeper* const next = followers_.front();
+    if (next == nullptr || program_sleepers_.load(std::memory_order_relaxed) != 0) return;
+    drop_follower(*next);
+    next->called = true;
+    next->wake();
 }
 
 Shard::Attended Shard::look(Instant now) {

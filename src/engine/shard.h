@@ -11,6 +11,7 @@
 #include "base/arena.h"
 #include "base/drop.h"
 #include "base/lease.h"
+#include "base/list.h"
 #include "base/own_fd.h"
 #include "dev/ring.h"
 #include "engine/kept.h"
@@ -37,6 +38,21 @@ class ReadySink {
 
   protected:
     ~ReadySink() = default;
+};
+
+// A thread of the program that sleeps until a ring has something for it. Where many do, one of them attends the ring: the
+// others hear from whoever takes what is for them out of it. What is here is the shard's, under its lease, but that `called`
+// may be read after disarm().
+class RingSleeper {
+  public:
+    virtual void wake() = 0;  // [lease]
+
+    ListHook hook;
+    bool attends = false;  // it sleeps on the ring's descriptor
+    bool called = false;   // it was woken to attend the ring
+
+  protected:
+    ~RingSleeper() = default;
 };
 
 class Shard {
@@ -148,9 +164,13 @@ class Shard {
     }
 
     // Sleep protocol (Ring::arm), counted: several threads may sleep on one shard. False: frames were there and have been
-    // handed out, look again before sleeping.
-    bool arm();
-    void disarm();
+    // handed out, look again before sleeping. `sleeper`, which disarm() gets too, may find that others attend the ring;
+    // null: the caller attends it in any case.
+    bool arm(RingSleeper* sleeper = nullptr);
+    void disarm(RingSleeper* sleeper = nullptr);
+    // A thread that attended the ring, or was called to, does something else now: calls one of those who did not, if nobody
+    // attends it.
+    void pass_on();
     int wake_fd() const { return wake_fd_; }
 
     // Earliest TCP deadline and when the next paced frame leaves, as the internal thread sees them without the lease. The
@@ -189,6 +209,7 @@ class Shard {
 
   private:
     Shard() = default;
+    void drop_follower(RingSleeper& sleeper);
     bool take_in(Packet frame, Instant now, int64_t& realtime);
     bool take_in_captured(Packet frame, Instant now, int64_t& realtime);
     void capture_sent(const TxFrame& frame) const;
@@ -223,11 +244,13 @@ class Shard {
     int wake_fd_ = -1;
     const char* ring_kind_ = "";
     unsigned armed_ = 0;  // [lease] threads asleep on the ring, the internal one included
-    std::atomic<uint32_t> program_sleepers_{0};
-    std::atomic<uint64_t> polls_{0};  // by threads of the program
-    uint64_t polls_seen_ = 0;         // internal thread only, as the next
-    Instant polled_at_{};             // when it saw that the program had polled
-    uint64_t empty_polls_ = 0;        // [lease], as the next two
+    std::atomic<uint32_t> program_sleepers_{0};  // those of the program; written under the lease
+    List<RingSleeper, &RingSleeper::hook> followers_;  // [lease] asleep and not on the ring
+    std::atomic<uint32_t> follower_count_{0};          // written under the lease
+    std::atomic<uint64_t> polls_{0};                   // by threads of the program
+    uint64_t polls_seen_ = 0;                          // internal thread only, as the next
+    Instant polled_at_{};                              // when it saw that the program had polled
+    uint64_t empty_polls_ = 0;                         // [lease], as the next two
     uint64_t full_polls_ = 0;
     unsigned drained_max_ = 0;
     Instant spaced_at_{};  // [lease] when poll_each() last polled

@@ -33,8 +33,29 @@ bool mask_would_interrupt(const sigset_t* mask) {
 
 constexpr int kReady = INT32_MAX;
 
+class Follower final : public RingSleeper {
+  public:
+    void wake() override { sleeper->notify(); }
+    Sleeper* sleeper = nullptr;
+};
+
+// The shards that this thread has attended, or was called to, and may leave to others.
+class Led {
+  public:
+    void add(Shard& shard) {
+        if (count_ < shards_.size()) shards_[count_++] = &shard;
+    }
+    void pass_on() {
+        while (count_ != 0) shards_[--count_]->pass_on();
+    }
+
+  private:
+    std::array<Shard*, kMaxPollFds> shards_;
+    unsigned count_ = 0;
+};
+
 // Sleeps until something may have changed. Returns -EINTR, kReady when the target said so, else >= 0.
-int sleep_once(WaitTarget& target, const WaitLimits& limits, Instant now) {
+int sleep_once(WaitTarget& target, const WaitLimits& limits, Instant now, Led& led) {
     Sleeper sleeper;
     sleeper.thread = ThreadSleep::mine();
     target.watch(sleeper);
@@ -45,11 +66,23 @@ int sleep_once(WaitTarget& target, const WaitLimits& limits, Instant now) {
     pollfd* fds = few.data();
     size_t count = 0;
     bool pending = !target.may_sleep();
-    for (Shard* shard : shards) {
-        if (!shard->arm()) pending = true;
-        if (count < kMaxPollFds - 2) fds[count++] = {shard->wake_fd(), POLLIN, 0};
+    std::array<Follower, kMaxPollFds> followers;
+    // Whom nobody could wake attends.
+    const size_t may_follow = sleeper.thread ? followers.size() : 0;
+    const auto follower = [&](size_t i) { return i < may_follow ? &followers[i] : nullptr; };
+    bool attends = shards.empty();
+    for (size_t i = 0; i < shards.size(); i++) {
+        Follower* const f = follower(i);
+        if (f) f->sleeper = &sleeper;
+        if (!shards[i]->arm(f)) pending = true;
+        if (f && !f->attends) continue;
+        attends = true;
+        if (count < kMaxPollFds - 2) fds[count++] = {shards[i]->wake_fd(), POLLIN, 0};
     }
-    if (TwinEvents::fd() >= 0) fds[count++] = {TwinEvents::fd(), POLLIN, 0};
+    // What it attended before and does not now.
+    led.pass_on();
+    // Who attends a ring tells what comes by the kernel, too.
+    if (attends && TwinEvents::fd() >= 0) fds[count++] = {TwinEvents::fd(), POLLIN, 0};
     if (sleeper.thread) fds[count++] = {sleeper.thread->event.fd(), POLLIN, 0};
     const size_t own = count;
 
@@ -87,7 +120,11 @@ int sleep_once(WaitTarget& target, const WaitLimits& limits, Instant now) {
             kernel[i].revents = result > 0 ? all[own + i].revents : short(0);
         if (big) sys::munmap(big, total * sizeof(pollfd));
     }
-    for (Shard* shard : shards) shard->disarm();
+    for (size_t i = 0; i < shards.size(); i++) {
+        Follower* const f = follower(i);
+        shards[i]->disarm(f);
+        if (!f || f->attends || f->called) led.add(*shards[i]);
+    }
     target.unwatch(sleeper);
     if (sleeper.notified.load(std::memory_order_acquire) && sleeper.thread) {
         uint64_t drained;
@@ -154,10 +191,12 @@ WaitEnd wait_until(WaitTarget& target, SpinGovernor& governor, const WaitLimits&
     Instant next_yield = start + kYieldAfter, next_twins = start;
     bool spinning = budget.ns != 0 && limits.spin_loops != 0;
     Duration spun{};  // known once it has ended
+    Led led;
 
     auto finish = [&](WaitEnd end) {
         const Duration waited = monotonic_now() - start;
         governor.learn(waited, spinning ? waited : spun, end, spinning);
+        led.pass_on();
         return end;
     };
     for (unsigned loop = 1;; loop++) {
@@ -188,7 +227,7 @@ WaitEnd wait_until(WaitTarget& target, SpinGovernor& governor, const WaitLimits&
             cpu_relax();
             continue;
         }
-        const int slept = sleep_once(target, limits, now);
+        const int slept = sleep_once(target, limits, now, led);
         if (slept == -EINTR) return finish(WaitEnd::interrupted);
         if (slept == kReady) return finish(WaitEnd::ready);
         target.progress();

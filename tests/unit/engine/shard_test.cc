@@ -141,6 +141,82 @@ TEST_F(ShardSleep, ManyFramesAtOnce) {
     shard_->disarm();
 }
 
+// Of many sleepers a few attend the ring, the others are called one at a time, when nobody does.
+TEST_F(ShardSleep, ManySleepersHaveSomebodyOnTheRing) {
+    struct Thread final : RingSleeper {
+        void wake() override { woken++; }
+        int woken = 0;
+    };
+    constexpr unsigned kMany = 12, kFew = 4;
+    Thread threads[kMany];
+    const auto attending = [&] {
+        unsigned n = 0;
+        for (const Thread& t : threads) n += t.attends;
+        return n;
+    };
+    const auto woken = [&] {
+        int n = 0;
+        for (const Thread& t : threads) n += t.woken;
+        return n;
+    };
+    for (Thread& t : threads) ASSERT_TRUE(shard_->arm(&t));
+    ASSERT_GE(attending(), 1u);
+    ASSERT_LE(attending(), kFew);
+    EXPECT_TRUE(ring_->sleeping());
+    shard_->pass_on();
+    EXPECT_EQ(woken(), 0) << "somebody attends it";
+
+    // A frame wakes those who attend; they sleep again, one of them on the ring.
+    Thread* last = nullptr;
+    for (Thread& t : threads)
+        if (t.attends) shard_->disarm(last = &t);
+    EXPECT_FALSE(ring_->sleeping());
+    for (Thread& t : threads) {
+        if (!std::exchange(t.attends, false)) continue;
+        EXPECT_TRUE(shard_->arm(&t));
+    }
+    ASSERT_EQ(attending(), 1u);
+    EXPECT_TRUE(ring_->sleeping());
+
+    // It has got what it waited for and goes; whom that calls has got something, too, and calls the next. The last is never
+    // left alone.
+    for (unsigned left = kMany; left != 0; left--) {
+        Thread* leaves = nullptr;
+        for (Thread& t : threads)
+            if (t.attends || t.called) leaves = &t;
+        ASSERT_NE(leaves, nullptr) << left;
+        shard_->disarm(leaves);
+        leaves->attends = leaves->called = false;
+        shard_->pass_on();
+        EXPECT_EQ(woken(), int(kMany - left + (left > 1)));
+    }
+    EXPECT_FALSE(ring_->sleeping());
+    const Instant now = monotonic_now();
+    EXPECT_EQ(shard_->look(now), Shard::Attended::busy);  // polled since the last look
+    EXPECT_EQ(shard_->look(now + Duration::millis(100)), Shard::Attended::by_nobody);
+}
+
+TEST_F(ShardSleep, ACalledSleeperAttendsWhenItSleepsAgain) {
+    struct Thread final : RingSleeper {
+        void wake() override {}
+    };
+    Thread threads[8];
+    for (Thread& t : threads) ASSERT_TRUE(shard_->arm(&t));
+    for (Thread& t : threads)
+        if (t.attends) shard_->disarm(&t);
+    shard_->pass_on();
+    for (Thread& t : threads) {
+        if (!t.called) continue;
+        shard_->disarm(&t);
+        EXPECT_TRUE(shard_->arm(&t));
+        EXPECT_TRUE(t.attends);
+        shard_->disarm(&t);
+    }
+    for (Thread& t : threads)
+        if (!t.attends) shard_->disarm(&t);
+    EXPECT_FALSE(ring_->sleeping());
+}
+
 // What a reader sees, and what orders a datagram among those of other paths: the ring's stamp. Without one the time at which it
 // was taken from the ring, which is also the latest that a stamp can be.
 TEST_F(ShardStamps, TheRingsStampOrTheTimeItWasTaken) {
