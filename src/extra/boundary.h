@@ -1,11 +1,7 @@
 // The border between a program that calls a function of the extra API and the library: what hooks.h is for libc's functions.
 #pragma once
 
-#include <errno.h>
-#include <sys/auxv.h>
-
-#include "base/deferred_signal.h"
-#include "sock/api.h"
+#include "sock/boundary.h"
 
 namespace vma::extra {
 
@@ -27,7 +23,15 @@ int ask_library(const Ask& ask) {
 
 inline timespec to_timespec(int64_t ns) { return {ns / 1000000000, ns % 1000000000}; }
 
-// The configuration is read, the log runs.
-inline bool started() { return sock::start(getauxval(AT_SECURE) != 0); }
+using sock::started;
+
+// Inside the library: the socket layer's answer or, where that is the kernel's, what `kernel` returns (negative: an errno value).
+template <class Kernel>
+sock::Outcome settled(const sock::Outcome& asked, const Kernel& kernel) {
+    if (asked.kind != sock::Outcome::Kind::kernel) return asked;
+    const long result = kernel();
+    if (asked.v != 0) sock::kernel_call_done(asked.v);
+    return result < 0 ? sock::Outcome::error(int(-result)) : sock::Outcome::value(result);
+}
 
 }  // namespace vma::extra

@@ -6,6 +6,7 @@
 
 #include "base/sys.h"
 #include "extra/api.h"
+#include "extra/boundary.h"
 #include "extra/ring_options.h"
 #include "sock/using.h"
 
@@ -17,15 +18,6 @@ using sock::Outcome;
 constexpr uint32_t kAnyTag = 0xfffff;      // the mask of flow tags, which is none itself
 constexpr uint64_t kBytesOfKilobit = 125;  // vma_rate_limit_t counts in kbit/s, Linux in bytes/s
 constexpr uint64_t kNoRateLimit = UINT64_MAX;  // as Linux says it; 0 in vma_rate_limit_t
-
-// The socket layer's answer or, where that is the kernel's, the kernel's.
-template <class Kernel>
-Outcome settled(const Outcome& asked, const Kernel& kernel) {
-    if (asked.kind != Outcome::Kind::kernel) return asked;
-    const long result = kernel();
-    if (asked.v != 0) sock::kernel_call_done(asked.v);
-    return result < 0 ? Outcome::error(int(-result)) : Outcome::value(0);
-}
 
 Outcome set_rate(int fd, const void* value) {
     vma_rate_limit_t limit;

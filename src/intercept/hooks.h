@@ -10,8 +10,12 @@
 
 namespace vma::hook {
 
+using sock::accept_in_kernel;
 using sock::answer;
 using sock::cancellable;
+using sock::fresh;
+using sock::ours;
+using sock::tell;
 
 #define VMA_EXPORT __attribute__((visibility("default"), used))
 #define HOOK(result, name, parameters, arguments, early) \
@@ -28,25 +32,6 @@ using sock::cancellable;
 // Gives the function of this file whose symbol is `row` a second symbol.
 #define VMA_ALIAS(name, row) \
     __asm__(".globl " #name "\n.type " #name ", @function\n.set " #name ", " #row)
-
-// Worth asking the socket layer.
-inline bool ours(int fd) { return sock::maybe_ours(fd) && !inside_library(); }
-
-// A remark to the socket layer that needs no answer. Leaves errno alone.
-template <class Tell>
-inline void tell(Tell&& remark) {
-    const int saved = errno;
-    enter_library();
-    remark();
-    leave_library();
-    errno = saved;
-}
-
-// Passes the result of a call that makes descriptors through; what we knew under this number is stale.
-inline int fresh(int fd) {
-    if (fd >= 0 && ours(fd)) tell([&] { sock::fd_reused(fd); });
-    return fd;
-}
 
 inline void needs_kernel(int fd, Reason why) {
     if (ours(fd)) tell([&] { sock::hand_back(fd, why); });

@@ -1,9 +1,4 @@
 // Hooks: making, naming and tuning sockets.
-#include <sys/auxv.h>
-
-#include <algorithm>
-#include <cstring>
-
 #include "extra/api.h"
 #include "intercept/hooks.h"
 
@@ -16,47 +11,11 @@ bool is_candidate(int domain, int type) {
     return (domain == AF_INET || domain == AF_INET6) && (kind == SOCK_STREAM || kind == SOCK_DGRAM);
 }
 
-bool secure_mode() { return getauxval(AT_SECURE) != 0; }
-
-// A connection that the kernel has accepted: the library may take it over later.
-int accepted(int listener, int fd, int flags) {
-    fresh(fd);
-    if (fd >= 0 && !inside_library())
-        tell([&] {
-            if (sock::start(secure_mode())) sock::accepted_by_kernel(listener, fd, flags);
-        });
-    return fd;
-}
-
-// What waited in a queue of ours when the listener became the kernel's comes first, behind stand-ins.
-template <class Accept>
-int accept_in_kernel(int listener, sockaddr* addr, socklen_t* len, int flags, Accept&& accept) {
-    if (!sock::handovers() || inside_library() || (addr && (len == nullptr || int(*len) < 0)))
-        return accepted(listener, accept(addr, len), flags);
-    for (;;) {
-        sockaddr_storage name;
-        socklen_t size = sizeof name;
-        int fd = accept(reinterpret_cast<sockaddr*>(&name), &size);
-        if (fd < 0) return fd;
-        tell([&] { fd = sock::settle_accepted(listener, fd, name, size, flags); });
-        if (fd < 0) continue;
-        if (addr) {
-            std::memcpy(addr, &name, std::min<size_t>(*len, size));
-            *len = size;
-        }
-        return accepted(listener, fd, flags);
-    }
-}
-
 }  // namespace
 
 int socket(int domain, int type, int protocol) {
-    const int fd = fresh(libc.socket(domain, type, protocol));
-    if (fd >= 0 && is_candidate(domain, type) && !inside_library())
-        tell([&] {
-            if (sock::start(secure_mode())) sock::socket_created(fd, domain, type, protocol);
-        });
-    return fd;
+    const int fd = libc.socket(domain, type, protocol);
+    return is_candidate(domain, type) ? sock::created(fd, domain, type, protocol) : fresh(fd);
 }
 
 int socketpair(int domain, int type, int protocol, int* pair) {
