@@ -14,6 +14,7 @@ int vma_exit() {
     tell([&] { result = sock::release(); });
     return result;
 }
+VMA_ALIAS(xlio_exit, vma_exit);
 
 namespace {
 
