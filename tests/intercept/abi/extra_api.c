@@ -2,8 +2,10 @@
  * reaches, and structures that go through socket options and control messages. */
 #include <mellanox/vma_extra.h>
 
-struct vma_api_t *extra_api(void);
-struct vma_api_t *extra_api(void) { return vma_get_api(); }
+struct vma_api_t* extra_api(void);
+struct vma_api_t* extra_api(void) {
+    return vma_get_api();
+}
 
 struct beside {
     vma_cmsg_ioctl_user_alloc_t allocation;
@@ -13,5 +15,5 @@ struct beside {
     struct vma_ring_alloc_logic_attr logic;
     struct vma_packet_desc_t packet;
 };
-void beside_the_table(const struct beside *all);
-void beside_the_table(const struct beside *all) { (void)all; }
+void beside_the_table(const struct beside* all);
+void beside_the_table(const struct beside* all) { (void)all; }
