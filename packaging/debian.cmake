@@ -39,8 +39,9 @@ user-space stack on a network ring instead of in the kernel, on any network
 interface. Each stays backed by a kernel socket: what the stack cannot do goes
 on in the kernel, also in the middle of a connection.")
 vma_debian_package(dev libvma-dev libdevel "functions of libvma beyond sockets (development files)"
-"The header mellanox/vma_extra.h, and what pkg-config and CMake need, for
-programs that ask the library for more than sockets have.")
+"The headers mellanox/vma_extra.h and mellanox/xlio.h, a static library, and
+what pkg-config and CMake need, for programs that ask the library for more
+than sockets have.")
 vma_debian_package(utils libvma-utils net "statistics and packets of programs that run with libvma"
 "vma_stats shows which sockets of preloaded programs are accelerated, over
 which ring, which are not and why, with counters of each. vma_capture writes

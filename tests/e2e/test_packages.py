@@ -87,9 +87,10 @@ class Packages(RootCase):
             self.assertEqual(server.brokers, [f"{self.root}/usr/sbin/vmad"], result.text)
 
     def build_a_program(self):
-        """One that is linked with the library, by pkg-config and by CMake, out of the root."""
+        """One that is linked with the library, by pkg-config and by CMake, or has it in itself, out of the root."""
         with open(f"{self.made}/main.c", "w") as f:
-            f.write("#include <mellanox/vma_extra.h>\nint main(void) { return vma_get_api() == NULL; }\n")
+            f.write("#include <mellanox/vma_extra.h>\n#include <mellanox/xlio.h>\n"
+                    "int main(void) { return vma_get_api() == NULL || xlio_init(); }\n")
         with open(f"{self.made}/CMakeLists.txt", "w") as f:
             f.write("cmake_minimum_required(VERSION 3.25)\nproject(user C)\nfind_package(libvma 10 CONFIG REQUIRED)\n"
                     "add_executable(by_cmake main.c)\ntarget_link_libraries(by_cmake libvma::vma)\n")
@@ -98,10 +99,12 @@ class Packages(RootCase):
         words = do("env", f"PKG_CONFIG_SYSROOT_DIR={self.root}", f"PKG_CONFIG_LIBDIR={self.root}/{LIBRARIES}/pkgconfig",
                         "pkg-config", "--cflags", "--libs", "libvma").split()
         do("cc", f"{self.made}/main.c", "-o", f"{self.made}/by_pkg_config", *words)
-        for program in ("build/by_cmake", "by_pkg_config"):
+        archive = [word if word != "-lvma" else "-l:libvma.a" for word in words]
+        do("cc", f"{self.made}/main.c", "-o", f"{self.made}/by_archive", *archive, "-lstdc++", "-lm")
+        for program, named in (("build/by_cmake", True), ("by_pkg_config", True), ("by_archive", False)):
             with self.subTest(program=program):
                 shutil.copy(f"{self.made}/{program}", f"{self.root}/packages/program")
-                self.assertRegex(do("readelf", "-d", f"{self.made}/{program}"), re.escape("[libvma.so.10]"))
+                self.assertEqual("[libvma.so.10]" in do("readelf", "-d", f"{self.made}/{program}"), named)
                 self.assert_ok(self.a.run(["/packages/program"], prefix=self.enter))  # it has got the table of functions
 
 

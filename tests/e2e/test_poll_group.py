@@ -184,12 +184,16 @@ class Packet(Groups, Program):
                 self.good(server)
 
     def test_linked(self):
-        """Without a preload: the program names the library."""
-        with self.echoing(1):
-            program = self.start("stream", preload=False)
-            program.expect(r"(?m)^held$", 30)
-            program.tell("go on")
-            self.good(program)
+        """Without a preload: the program names the library, or has libvma.a in itself."""
+        for layout, named in ((908, True), ("static", False)):
+            with self.subTest(layout=layout), self.echoing(1):
+                elf = subprocess.run(["readelf", "-d", binary(f"poll_group_{layout}")], capture_output=True, text=True, check=True)
+                self.assertEqual("libvma.so" in elf.stdout, named)
+                program = self.start("stream", layout, preload=False)
+                program.expect(r"(?m)^held$", 30)
+                self.assertIn("VMA_VERSION", program.out)  # the banner
+                program.tell("go on")
+                self.good(program)
 
 
 class Verbs(Groups, Program):

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""What libvma.so must be as an ELF file (process-model 1): usage: shared_object.py LIBRARY EXPORTS INTERFACE
+"""What libvma.so must be as an ELF file (process-model 1): usage: shared_object.py LIBRARY EXPORTS INTERFACE ARCHIVE
 
-INTERFACE is the list of symbols that the SONAME promises; EXPORTS those that hooks.def makes."""
+INTERFACE is the list of symbols that the SONAME promises; EXPORTS those that hooks.def makes; ARCHIVE the same library for linking
+into programs."""
 import re
 import subprocess
 import sys
 
-library, exports, interface = sys.argv[1:4]
+library, exports, interface, archive = sys.argv[1:5]
 errors = []
 
 
@@ -39,6 +40,9 @@ for name in sorted(set(names) - have):
     errors.append(f"{soname} promises {name}: a library without it needs another SONAME")
 for name in sorted(have - set(names)):
     errors.append(f"{name} is new: it goes into {interface}, and from then on it is promised")
+have_static = set(re.findall(r"(?m)^[0-9a-f]+ \S (\S+)$", run("nm", "-g", "--defined-only", archive)))
+if have_static != want:
+    errors.append(f"{archive} has others: {sorted(have_static ^ want)}")
 for line in symbols:
     if line.split()[1] not in "TW":
         errors.append(f"not a function: {line}")
