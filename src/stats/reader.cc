@@ -312,14 +312,39 @@ std::vector<uint32_t> list_pages(const std::string& directory, std::string* why)
     return pids;
 }
 
+namespace {
+
+// A page takes milliseconds to begin.
+constexpr time_t kBegun = 10;  // seconds
+
+// The page of a process that is gone. Its number may be another's by now, also another user's, so what counts is what the page
+// says; of one that was killed before it had said anything, how long that is ago.
+bool is_stale(const std::string& path, uint32_t pid) {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+    if (fd < 0) return false;
+    struct stat st;
+    const bool is_file = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_nlink == 1;
+    Header header;  // zeros
+    const bool is_whole = is_file && read_all(fd, &header, sizeof header, 0);
+    close(fd);
+    if (!is_file) return false;
+    constexpr char kNothing[sizeof kMagic] = {};
+    if (st.st_size == 0 || (is_whole && std::memcmp(header.magic, kNothing, sizeof kNothing) == 0))
+        return st.st_mtime + kBegun < time(nullptr) && !process_alive(pid, 0);
+    return is_whole && std::memcmp(header.magic, kMagic, sizeof kMagic) == 0 &&
+           header.version == kVersion && header.pid == pid &&
+           (header.pid_namespace == 0 || header.pid_namespace == pid_namespace()) &&
+           !process_alive(pid, header.start_ticks);
+}
+
+}  // namespace
+
 unsigned remove_stale_pages(const std::string& directory) {
     unsigned removed = 0;
     std::string why;
     for (const uint32_t pid : list_pages(directory, &why)) {
-        const auto page = PageFile::open(directory, pid, &why);
-        if (page && !page->process_lives() &&
-            unlink(joined(directory, file_name(pid)).c_str()) == 0)
-            removed++;
+        const std::string path = joined(directory, file_name(pid));
+        if (is_stale(path, pid) && unlink(path.c_str()) == 0) removed++;
     }
     return removed;
 }

@@ -68,7 +68,8 @@ class PageFile {
 
 // pids of the pages in `directory`, ascending; no page is opened. *why when the directory cannot be read.
 std::vector<uint32_t> list_pages(const std::string& directory, std::string* why);
-// Removes pages whose process has ended; only files that are pages, of processes of this pid namespace. How many.
+// Removes pages whose process has ended, also those that it had only begun; only files that are pages, of processes of this pid
+// namespace. How many.
 unsigned remove_stale_pages(const std::string& directory);
 
 // Control characters and bytes beyond ASCII become '?': a page must not drive the terminal.

@@ -219,6 +219,44 @@ TEST_F(Reader, StalePagesGoAndOthersStay) {
     close(ready[1]);
 }
 
+// A number is used again, by another user's process as well.
+TEST_F(Reader, APageWhoseNumberIsAnothersIsStale) {
+    RowHandle mine;
+    set_socket(mine, udp(3, Path::kernel, Reason::protocol));
+    // That of a process which began earlier and had the number of our parent.
+    const uint32_t parent = uint32_t(getppid());
+    std::filesystem::copy_file(path(self()), path(parent));
+    std::fstream page(path(parent), std::ios::in | std::ios::out | std::ios::binary);
+    Header header;
+    page.read(reinterpret_cast<char*>(&header), sizeof header);
+    header.pid = parent;
+    header.start_ticks = 1;
+    page.seekp(0);
+    page.write(reinterpret_cast<const char*>(&header), sizeof header);
+    page.close();
+    if (geteuid() == 0) {
+        ASSERT_EQ(chown(path(parent).c_str(), 65534, 65534), 0);
+    }
+    EXPECT_EQ(remove_stale_pages(directory), 1u);
+    EXPECT_FALSE(std::filesystem::exists(path(parent)));
+    EXPECT_TRUE(std::filesystem::exists(path(self())));
+}
+
+TEST_F(Reader, APageThatWasOnlyBegunIsStaleAfterAWhile) {
+    const uint32_t nobody = 4194304;  // beyond any pid
+    for (const size_t bytes : {size_t(0), size_t(8192)}) {
+        std::ofstream(path(nobody)) << std::string(bytes, '\0');
+        EXPECT_EQ(remove_stale_pages(directory), 0u) << "it may be in the making";
+        const timespec long_ago[2] = {{1, 0}, {1, 0}};
+        ASSERT_EQ(utimensat(AT_FDCWD, path(nobody).c_str(), long_ago, 0), 0);
+        std::filesystem::copy_file(path(nobody), path(self()));
+        ASSERT_EQ(utimensat(AT_FDCWD, path(self()).c_str(), long_ago, 0), 0);
+        EXPECT_EQ(remove_stale_pages(directory), 1u) << "who lives may still go on with his";
+        EXPECT_FALSE(std::filesystem::exists(path(nobody)));
+        std::filesystem::remove(path(self()));
+    }
+}
+
 TEST_F(Reader, ADirectoryThatIsNotThere) {
     std::string why;
     EXPECT_TRUE(list_pages(directory + "/none", &why).empty());
