@@ -8,7 +8,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <mutex>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -278,9 +280,12 @@ std::span<Shard* const> Runtime::shards() {
 }
 
 bool NetSpace::can_carry_ring(const Interface& interface) {
+    // Those over several cards; those whose routes are not the others'; those that have a card together by their address: of
+    // macvlans connections that were taken over stood still, rarely.
+    constexpr std::string_view kKernels[] = {"bond",    "team",   "vrf",   "macvlan",
+                                             "macvtap", "ipvlan", "ipvtap"};
     return interface.type == 1 && interface.up && !interface.loopback() && interface.master == 0 &&
-           interface.kind != "bond" && interface.kind != "vrf" &&
-           interface.kind != "macvlan";  // connections that were taken over stood still, rarely
+           std::ranges::find(kKernels, interface.kind) == std::end(kKernels);
 }
 
 Shard* NetSpace::open_shard(int ifindex) const {

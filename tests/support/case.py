@@ -51,6 +51,17 @@ class NetCase(unittest.TestCase):
         seen = space.counters("Udp")["InDatagrams"] - before
         self.assertGreaterEqual(seen, messages, f"the kernel of {space.letter} delivered {seen} of {messages}")
 
+    def kernel_segments(self, space, s, questions=100):
+        """How many segments of the connection `s` to an echo server the namespace's kernel sees for so many questions: none but of
+        others when a ring has it, one a question at least when it is the kernel's. Questions, because of a stream the kernel
+        sees a segment where the wire had forty."""
+        before = space.counters("Tcp")["InSegs"]
+        for i in range(questions):
+            question = b"%07d." % i
+            s.sendall(question)
+            self.assertEqual(s.recv(len(question), socket.MSG_WAITALL), question)
+        return space.counters("Tcp")["InSegs"] - before
+
     def python(self, space, script, *args, preload=False, env=None, start=False, **options):
         """Runs (or starts) a script of tests/support in a namespace by Debian's interpreter. Not unbuffered (-u): a line that
         is printed with flush=True is one write then, and the library's log, on the same pipe, cannot come between its text
