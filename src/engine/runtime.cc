@@ -20,6 +20,7 @@
 #include "config/banner.h"
 #include "config/warnings.h"
 #include "dev/packet/packet_ring.h"
+#include "engine/bereaved.h"
 #include "engine/internal_thread.h"
 #include "engine/placement.h"
 #include "engine/segfault.h"
@@ -399,7 +400,11 @@ void Runtime::follow_network() {
 }
 
 void Runtime::housekeeping() {
-    if (!shards().empty()) sweep_packet_rings();
+    if (!shards().empty()) {
+        std::vector<FlowKey> bereaved;
+        sweep_packet_rings(&bereaved);
+        tell_of_death(bereaved);
+    }
     for (Shard* shard : shards()) shard->age_fragments();
 }
 

@@ -333,6 +333,27 @@ class BrokerKilled(RingCase):
         self.expect_kernel(program, self.accept_from(program, self.port + 1))
 
 
+class Bereaved(RingCase):
+    """A program is killed, and nobody carries its connections on: a peer that only waits is told all the same, by others."""
+
+    def killed(self):
+        program = self.program(VMA_BROKER="0")
+        s = self.accept_from(program, self.port)
+        self.expect_offloaded(program, s)
+        program.send_signal(signal.SIGKILL)
+        self.assertEqual(program.wait(5), -signal.SIGKILL)
+        return s
+
+    def test_another_program_tells_the_peer(self):
+        other = self.program()
+        self.tell(other, "listen", self.port + 1)
+        alive = self.client(self.port + 1)
+        self.expect_offloaded(other, alive)
+        with self.assertRaises(ConnectionResetError):
+            self.killed().recv(1)
+        self.expect_offloaded(other, alive)
+
+
 class Thief(RingCase):
     def test_gets_nothing_that_it_does_not_show(self):
         victim = self.program()

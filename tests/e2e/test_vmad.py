@@ -137,6 +137,22 @@ class Rootless(HostCase):
         self.assertEqual(done.rc, 1)
         self.assertIn("/nowhere: No such file or directory", done.out)
 
+    def test_it_tells_the_peers_of_the_dead(self):
+        """Of a program that had privileges and no broker."""
+        self.start("--group", "games")
+        program = self.program(self.host.user())
+        self.tell(program, "listen", self.port)
+        alive = self.client(self.port)
+        self.expect_offloaded(program, alive)
+        dead = self.program(VMA_BROKER="0")
+        s = self.accept_from(dead, self.port + 1)
+        self.expect_offloaded(dead, s)
+        dead.send_signal(signal.SIGKILL)
+        self.assertEqual(dead.wait(5), -signal.SIGKILL)
+        with self.assertRaises(ConnectionResetError):
+            s.recv(1)
+        self.expect_offloaded(program, alive)
+
     def test_who_may_not_write_to_the_socket_is_refused(self):
         self.start("--group", "games")
         program = self.program(self.host.user(groups=()))

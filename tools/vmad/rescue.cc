@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/sys.h"
 #include "dev/packet/hook.h"
+#include "engine/bereaved.h"
 #include "engine/salvage.h"
 #include "repair/repair.h"
 #include "vmad/socket_facts.h"
@@ -49,6 +50,14 @@ struct Restored {
     }
 };
 
+vma::FlowKey flow_of(const vma::tcp::Snapshot& s) {
+    vma::FlowKey key;
+    key.local = s.local;
+    key.remote = s.remote;
+    key.protocol = IPPROTO_TCP;
+    return key;
+}
+
 class Work {
   public:
     explicit Work(const Estate& estate) : estate_(estate) {}
@@ -59,11 +68,13 @@ class Work {
   private:
     void restore(const Salvage& salvage, const Salvage::Found& found, bool damaged);
     void own_flow(const vma::tcp::Snapshot& s);
+    void lose(const vma::tcp::Snapshot& s);
     const HeldTwin* held_for(const Salvage::Found& found) const;
     bool fill(const Salvage& salvage, const Salvage::Found& found, Restored& r);
 
     const Estate& estate_;
     std::vector<Restored> restored_;
+    std::vector<vma::FlowKey> lost_;
     size_t bytes_ = 0;
     vma::Hook* hook_ = nullptr;  // of the arena in work
     uint32_t slot_ = 0;
@@ -94,12 +105,7 @@ class HookHere {
 // Under its listener's flow the hook lets the kernel have the segments of a connection as soon as it knows it: a
 // half-restored one would take and acknowledge them. It goes with the others of the slot. If it cannot be had, all stays as it is.
 void Work::own_flow(const vma::tcp::Snapshot& s) {
-    if (hook_ == nullptr) return;
-    vma::FlowKey key;
-    key.local = s.local;
-    key.remote = s.remote;
-    key.protocol = IPPROTO_TCP;
-    (void)hook_->steer(slot_, key);
+    if (hook_ != nullptr) (void)hook_->steer(slot_, flow_of(s));
 }
 
 // The dead process's mapping of its arena, at the address it had there. Null: it cannot be had.
@@ -146,6 +152,12 @@ bool Work::fill(const Salvage& salvage, const Salvage::Found& found, Restored& r
            salvage.copy_unread(found, r.bytes.data() + to_send, r.unread);
 }
 
+// Nobody carries it on: its peer is told when its flow is the kernel's.
+void Work::lose(const vma::tcp::Snapshot& s) {
+    counters.lost++;
+    lost_.push_back(flow_of(s));
+}
+
 void Work::restore(const Salvage& salvage, const Salvage::Found& found, bool damaged) {
     Restored r;
     r.snapshot = found.snapshot;
@@ -163,7 +175,7 @@ void Work::restore(const Salvage& salvage, const Salvage::Found& found, bool dam
         r.snapshot.fin_queued = r.snapshot.fin_sent = r.snapshot.peer_fin = false;
         r.snapshot.unread = 0;
     } else if (!fill(salvage, found, r)) {
-        counters.lost++;
+        lose(found.snapshot);
         return;
     }
     const Endpoint& local = r.snapshot.local;
@@ -174,12 +186,12 @@ void Work::restore(const Salvage& salvage, const Salvage::Found& found, bool dam
         bound = facts.local.port != 0;
         if (!facts.tcp || facts.connected || facts.netns_cookie != own_netns_cookie() ||
             (bound && facts.local.port != local.port)) {
-            counters.lost++;
+            lose(found.snapshot);
             return;
         }
     }
     if (r.fd < 0 || (!bound && !estate_.owns_port(local) && local.port < kFirstFreePort)) {
-        counters.lost++;
+        lose(found.snapshot);
         if (r.fd >= 0 && !r.held) ::close(r.fd);
         return;
     }
@@ -187,14 +199,14 @@ void Work::restore(const Salvage& salvage, const Salvage::Found& found, bool dam
         const sockaddr_in name = local.to_sockaddr_in();
         bound = ::bind(r.fd, reinterpret_cast<const sockaddr*>(&name), sizeof name) == 0;
         if (!bound) {
-            counters.lost++;
+            lose(found.snapshot);
             if (!r.held) ::close(r.fd);
             return;
         }
     }
     if (!found.steered) own_flow(r.snapshot);
     if (!vma::repair_restore(r.fd, r.snapshot, r.queues(), r.options)) {
-        counters.lost++;
+        lose(found.snapshot);
         if (!r.held) ::close(r.fd);
         return;
     }
@@ -255,6 +267,7 @@ void Work::let_go() {
         (r.reset ? counters.reset : whole ? counters.delivered : counters.lost)++;
         ::close(r.fd);
     }
+    vma::tell_of_death(lost_);
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "base/sys.h"
 #include "broker/channel.h"
 #include "dev/packet/interfaces.h"
+#include "engine/bereaved.h"
 #include "vmad/client.h"
 #include "vmad/rescue.h"
 #include "vmad/socket_facts.h"
@@ -370,7 +371,9 @@ int Server::run() {
         // Also while requests keep coming.
         if (weak && vma::monotonic_now() - swept >= vma::Duration::millis(kSweepMs)) {
             swept = vma::monotonic_now();
-            vma::Hook::sweep_all();
+            std::vector<vma::FlowKey> bereaved;
+            vma::Hook::sweep_all(&bereaved);
+            vma::tell_of_death(bereaved);
         }
         for (int i = 0; i < n; i++) {
             const auto id = uint32_t(events[i].data.u64);

@@ -241,9 +241,13 @@ void Hook::for_each(Fn&& fn) {
     }
 }
 
-unsigned Hook::sweep_all() {
+unsigned Hook::sweep_all(std::vector<FlowKey>* bereaved) {
     unsigned count = 0;
-    for_each([&](Hook& hook) { count += hook.sweep(); });
+    const auto here = bereaved ? namespace_cookie() : Result<uint64_t>(Errno{ENOENT});
+    for_each([&](Hook& hook) {
+        count += hook.sweep();
+        if (here && hook.cookie_ == *here) hook.take_bereaved(*bereaved);
+    });
     return count;
 }
 

@@ -21,6 +21,7 @@
 
 #include "base/own_fd.h"
 #include "base/result.h"
+#include "base/spin_lock.h"
 #include "dev/packet/keeper.h"
 #include "dev/packet/layout.h"
 #include "dev/ring.h"
@@ -148,8 +149,9 @@ class Hook {
     // Cheap when nothing happened: one system call per other process.
     unsigned sweep();
 
-    // Of all hooks of this process. Any thread, also while the last ring goes.
-    static unsigned sweep_all();
+    // Of all hooks of this process. Any thread, also while the last ring goes. `bereaved`: gets the TCP connections of the dead,
+    // whose flows this process has taken out since it was asked last, of the calling thread's namespace.
+    static unsigned sweep_all(std::vector<FlowKey>* bereaved = nullptr);
     static void guard_all();
 
   private:
@@ -159,6 +161,7 @@ class Hook {
         uint32_t type = 0;
     };
     static constexpr unsigned kMostLinks = 64;
+    static constexpr size_t kMostBereaved = 4096;  // who is beyond learns it when he sends
 
     Hook() = default;
     ~Hook() = default;
@@ -176,7 +179,10 @@ class Hook {
     unsigned sweep_tables();
     bool lock_tables();
     void unlock_tables();
-    void drop_flows(const bool* dead_slots, bool free_slots = true);
+    void drop_flows(const bool* dead_slots, bool free_slots = true,
+                    std::vector<FlowKey>* connections = nullptr);
+    void bereave(std::vector<FlowKey>& connections);
+    void take_bereaved(std::vector<FlowKey>& out);
     void drop_groups(const bool* dead_slots);
     void drop_twins(const bool* slots, std::vector<Muted>* dropped = nullptr);
     bool counts(uint32_t slot, uint32_t generation) const;
@@ -200,6 +206,8 @@ class Hook {
     std::atomic<bool> left_{false};
     std::atomic<bool> holds_guard_{false};  // the egress links are among links_
     std::atomic<uint32_t> inside_{0};
+    SpinLock bereaved_lock_;  // innermost
+    std::vector<FlowKey> bereaved_;
     OwnFd namespace_, flows_, rings_, owners_, groups_, twins_;
     OwnFd rx_program_, tx_program_, twin_program_;
     PrivateMapping slots_map_, ports_map_, token_map_;

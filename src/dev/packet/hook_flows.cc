@@ -77,7 +77,7 @@ void Hook::release(uint32_t slot) {
 
 // Takes the slots out of service: first the generation, with which every flow of theirs is the kernel's again at once, then
 // flows, ring table, and last the owner, which makes the slot free.
-void Hook::drop_flows(const bool* slots, bool free_slots) {
+void Hook::drop_flows(const bool* slots, bool free_slots, std::vector<FlowKey>* connections) {
     for (uint32_t n = 1; n < VMA_SLOTS; ++n)
         if (slots[n]) std::atomic_ref(slots_[n].generation).fetch_add(1);
     vma_flow_key key, next;
@@ -90,7 +90,10 @@ void Hook::drop_flows(const bool* slots, bool free_slots) {
         if (bpf::lookup(flows_.fd(), &key, &flow) != 0) continue;
         // Of any generation: a process that died while it did this left the slot with the next one.
         if (flow.slot >= VMA_SLOTS || !slots[flow.slot]) continue;
-        if (bpf::erase(flows_.fd(), &key) == 0) count_port(key, -1);
+        if (bpf::erase(flows_.fd(), &key) != 0) continue;
+        count_port(key, -1);
+        if (connections && key.protocol == IPPROTO_TCP && key.remote_port)
+            connections->push_back(from_key(key));
     }
     if (!free_slots) return;
     for (uint32_t n = 1; n < VMA_SLOTS; ++n) {
@@ -313,6 +316,18 @@ bool Hook::lock_tables() {
 
 void Hook::unlock_tables() { std::atomic_ref(head().lock).store(0); }
 
+void Hook::bereave(std::vector<FlowKey>& connections) {
+    SpinGuard guard(bereaved_lock_);
+    for (const FlowKey& key : connections)
+        if (bereaved_.size() < kMostBereaved) bereaved_.push_back(key);
+}
+
+void Hook::take_bereaved(std::vector<FlowKey>& out) {
+    SpinGuard guard(bereaved_lock_);
+    out.insert(out.end(), bereaved_.begin(), bereaved_.end());
+    bereaved_.clear();
+}
+
 unsigned Hook::sweep() {
     if (!enter()) return 0;
     const unsigned count = sweep_tables();
@@ -342,7 +357,9 @@ unsigned Hook::sweep_tables() {
     if (count) look();  // another process may have swept while we waited
     if (count) {
         drop_groups(dead);
-        drop_flows(dead);
+        std::vector<FlowKey> connections;
+        drop_flows(dead, true, &connections);
+        bereave(connections);
     }
     if (guarded) (void)ensure_guard();
     unlock_tables();

@@ -481,7 +481,7 @@ void LentRing::close_all() {
 void set_ring_keeper(RingKeeper* keeper) { g_keeper.store(keeper, std::memory_order_release); }
 RingKeeper* ring_keeper() { return g_keeper.load(std::memory_order_acquire); }
 
-unsigned sweep_packet_rings() { return Hook::sweep_all(); }
+unsigned sweep_packet_rings(std::vector<FlowKey>* bereaved) { return Hook::sweep_all(bereaved); }
 void guard_packet_rings() { Hook::guard_all(); }
 
 }  // namespace vma

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "dev/packet/keeper.h"
@@ -45,8 +46,9 @@ class Hook;
 Result<LentRing> lend_packet_ring(Hook& hook, int ifindex, uint32_t bytes);
 
 // Gives the tuples of dead processes back to the kernel and puts the egress guard onto interfaces that came up since; for
-// the internal thread, every half second. How many rings of dead processes were found. Any thread.
-unsigned sweep_packet_rings();
+// the internal thread, every half second. How many rings of dead processes were found. Any thread. `bereaved`: as of
+// Hook::sweep_all().
+unsigned sweep_packet_rings(std::vector<FlowKey>* bereaved = nullptr);
 
 // The egress guard onto every interface now: steering TCP later then needs no privilege. For a process that is about to give
 // its privileges up.
