@@ -137,6 +137,16 @@ class Rootless(HostCase):
         self.assertEqual(done.rc, 1)
         self.assertIn("/nowhere: No such file or directory", done.out)
 
+    def test_another_clock(self):
+        """The program is in a time namespace, the daemon that sees its connection through is not."""
+        self.start("--group", "games")
+        program = self.program(self.host.user(before=["unshare", "--time", "--monotonic", "8640000", "--fork", "--kill-child"]))
+        self.tell(program, "listen", self.port)
+        s = self.client(self.port)
+        self.expect_offloaded(program, s)
+        program.kill()
+        self.assertEqual(s.recv(1), b"")
+
     def test_it_tells_the_peers_of_the_dead(self):
         """Of a program that had privileges and no broker."""
         self.start("--group", "games")

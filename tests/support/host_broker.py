@@ -35,10 +35,10 @@ class HostBroker:
         self.kill()
         self._start(self.enter(pid), words)
 
-    def user(self, groups=(GAMES,), more=(), user=NOBODY, enter=None):
-        """Prefix: user nobody (or another) in it, without any capability. `more`: options of setpriv; `enter`: as there."""
+    def user(self, groups=(GAMES,), more=(), user=NOBODY, enter=None, before=()):
+        """Prefix: user nobody (or another) in it, without any capability. `more`: options of setpriv; `enter`: as there; `before`: as root."""
         kept = [f"--groups={','.join(map(str, groups))}"] if groups else ["--clear-groups"]
-        return [*self.enter(enter), "setpriv", f"--reuid={user}", f"--regid={user}", *kept, *more]
+        return [*self.enter(enter), *before, "setpriv", f"--reuid={user}", f"--regid={user}", *kept, *more]
 
 
 class Box(Namespace):

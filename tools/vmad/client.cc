@@ -285,6 +285,7 @@ vma::Status Client::watch(const vma::broker::Watch& w, vma::Fds& fds) {
     if (!is_memory_file(fds[0])) return vma::Errno{EINVAL};
     WatchedArena a;
     a.facts = w;
+    a.clock_ahead = clock_ahead(peer_.pid);
     vma::Hook* hook = hook_on(w.ifindex);
     if (hook == nullptr || !hook->owns(w.slot, w.token)) return vma::Errno{EACCES};
     // While somebody has the token, nobody takes the dead process's slot for one whose owner is gone.

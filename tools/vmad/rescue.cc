@@ -240,9 +240,10 @@ void Work::restore_all(const WatchedArena& arena) {
     const HookHere hook(arena.facts);
     hook_ = hook.get();
     slot_ = arena.facts.slot;
-    counters.nonsense += salvage.for_each(vma::monotonic_now(), [&](const Salvage::Found& found) {
-        restore(salvage, found, damaged);
-    });
+    // The peer throws away what has an older timestamp than it had from the dead process.
+    const vma::Instant now = vma::monotonic_now() + arena.clock_ahead;
+    counters.nonsense += salvage.for_each(
+        now, [&](const Salvage::Found& found) { restore(salvage, found, damaged); });
     hook_ = nullptr;
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/time.h"
 #include "broker/protocol.h"
 
 namespace vmad {
@@ -33,6 +34,7 @@ class Fd {
 struct WatchedArena {
     vma::broker::Watch facts;
     Fd memfd, token, data_ring;
+    vma::Duration clock_ahead;  // its process's clock, of ours
 };
 
 struct HeldTwin {

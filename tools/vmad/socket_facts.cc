@@ -5,6 +5,8 @@
 #include <linux/tcp.h>
 #include <netinet/in.h>
 
+#include <cstdio>
+#include <string>
 #include <utility>
 
 #include "base/sys.h"
@@ -28,6 +30,16 @@ int int_option(int fd, int name) {
     int value = -1;
     socklen_t len = sizeof value;
     return vma::sys::getsockopt(fd, SOL_SOCKET, name, &value, &len) == 0 ? value : -1;
+}
+
+// Of a process's time namespace; `pid`: as in /proc.
+vma::Duration clock_offset(const std::string& pid) {
+    FILE* const file = fopen(("/proc/" + pid + "/timens_offsets").c_str(), "re");
+    if (file == nullptr) return {};
+    long long seconds = 0, nanoseconds = 0;
+    const bool found = fscanf(file, "monotonic %lld %lld", &seconds, &nanoseconds) == 2;
+    fclose(file);
+    return found ? vma::Duration::seconds(seconds) + vma::Duration{nanoseconds} : vma::Duration{};
 }
 
 }  // namespace
@@ -92,6 +104,10 @@ uint64_t own_netns_cookie() {
     const uint64_t cookie = netns_cookie_of(fd);
     vma::sys::close(fd);
     return cookie;
+}
+
+vma::Duration clock_ahead(pid_t pid) {
+    return clock_offset(std::to_string(pid)) - clock_offset("self");
 }
 
 bool is_memory_file(int fd) { return vma::sys::fcntl(fd, F_GET_SEALS) >= 0; }

@@ -1,10 +1,11 @@
-// What the kernel says about a descriptor that a client passed: never what the client says.
+// What the kernel says about a client and a descriptor that it passed: never what the client says.
 #pragma once
 
 #include <sys/types.h>
 
 #include <vector>
 
+#include "base/time.h"
 #include "broker/dispatch.h"
 
 namespace vmad {
@@ -22,6 +23,8 @@ bool peer_of(int socket, Peer& out);
 uint64_t netns_cookie_of(int socket);
 // The same of the calling thread's namespace.
 uint64_t own_netns_cookie();
+// How far a process's CLOCK_MONOTONIC is ahead of ours, which it is where one of us is in a time namespace (time_namespaces(7)).
+vma::Duration clock_ahead(pid_t pid);
 // Is it a memfd (or another shared-memory file)? Reading anything else could block.
 bool is_memory_file(int fd);
 
