@@ -132,6 +132,7 @@ std::optional<AddressEntry> parse_address(const Message& m) {
     if (m.body.size() < sizeof(ifaddrmsg)) return std::nullopt;
     const auto head = m.head<ifaddrmsg>();
     if (head.ifa_family != AF_INET && head.ifa_family != AF_INET6) return std::nullopt;
+    if (head.ifa_prefixlen > (head.ifa_family == AF_INET ? 32 : 128)) return std::nullopt;
     const Attributes<IFA_MAX + 1> a(m.attributes(sizeof(ifaddrmsg)));
     AddressEntry e;
     e.ifindex = int(head.ifa_index);
@@ -140,6 +141,8 @@ std::optional<AddressEntry> parse_address(const Message& m) {
     const ByteView peer = a.has(IFA_ADDRESS) ? a[IFA_ADDRESS] : own;
     if (own.size() < (head.ifa_family == AF_INET ? 4u : 16u)) return std::nullopt;
     e.address.addr = address_of(head.ifa_family, own, e.ifindex);
+    // ::ffff:10.0.0.1 can be given to a link; it is no IPv4 address there, and would be taken for one here.
+    if (e.address.addr.is_v4() != (head.ifa_family == AF_INET)) return std::nullopt;
     e.address.peer = address_of(head.ifa_family, peer, e.ifindex);
     e.address.broadcast = address_of(AF_INET, a[IFA_BROADCAST], 0);
     e.address.prefix = head.ifa_prefixlen;

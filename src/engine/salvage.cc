@@ -82,7 +82,9 @@ Status Salvage::open(const void* base, size_t bytes, uint64_t root, const LentMe
     if (!inside(at, sizeof *at)) return Errno{EPROTO};
     std::memcpy(static_cast<void*>(&root_), at, sizeof root_);
     if (root_.magic != kArenaRootMagic || root_.layout != layout_identity()) return Errno{EPROTO};
-    if (!inside(root_.lease, sizeof(Lease)) || !inside(root_.tcp, sizeof(TcpEngine)))
+    if (!inside(root_.lease, sizeof(Lease)) || !inside(root_.tcp, sizeof(TcpEngine)) ||
+        reinterpret_cast<uintptr_t>(root_.lease) % alignof(Lease) != 0 ||
+        reinterpret_cast<uintptr_t>(root_.tcp) % alignof(TcpEngine) != 0)
         return Errno{EPROTO};
     return {};
 }

@@ -1,0 +1,30 @@
+// The policy file of vmad. Input: its text.
+#include <sys/types.h>
+
+#include <string>
+#include <string_view>
+
+#include "fuzz/fuzz_check.h"
+#include "vmad/policy.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+    vmad::Policy policy;
+    std::string why;
+    const bool good =
+        policy.parse(std::string_view(reinterpret_cast<const char*>(data), size), "file", &why);
+    // What is wrong is told, with the line.
+    FUZZ_CHECK(good == why.empty());
+    FUZZ_CHECK(good || why.starts_with("file:"));
+    const gid_t groups[] = {0, 60, 65534};
+    for (const uid_t user : {0u, 1000u, 65534u}) {
+        const vmad::Allowance& allowance = policy.of(user, groups);
+        // A text that cannot be read changes nothing: without rules everything is allowed.
+        FUZZ_CHECK(good || !allowance.denied);
+        for (const vmad::PortRange& range : allowance.ports) {
+            FUZZ_CHECK(range.first <= range.last);
+            FUZZ_CHECK(allowance.has_port(range.first) && allowance.has_port(range.last));
+        }
+        (void)allowance.has_interface("eth0");
+    }
+    return 0;
+}
