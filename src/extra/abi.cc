@@ -153,6 +153,21 @@ SLOT(Layout902, modify_ring, 160);
 SLOT(Layout902, supported_mask, 168);
 SLOT(Layout902, get_dpcp_devices, 176);
 
+SIZE(RingProfile902, 24, 4);
+AT(RingProfile902, ring_type, 4, 4);
+AT(RingProfile902, cyclic_mask, 8, 4);
+AT(RingProfile902, elements, 12, 4);
+AT(RingProfile902, stride_bytes, 16, 2);
+AT(RingProfile902, user_header_bytes, 18, 2);
+AT(RingProfile902, mode, 20, 4);
+SIZE(CyclicCompletion902, 64, 8);
+AT(CyclicCompletion902, payload, 8, 8);
+AT(CyclicCompletion902, payload_bytes, 16, 8);
+AT(CyclicCompletion902, packets, 24, 8);
+AT(CyclicCompletion902, user_header, 32, 8);
+AT(CyclicCompletion902, user_header_bytes, 40, 8);
+AT(CyclicCompletion902, hw_timestamp, 48, 16);
+
 static_assert(kGetApi == SO_VMA_GET_API && kGetApiLayout == SO_VMA_GET_API_LAYOUT);
 
 }  // namespace vma::extra

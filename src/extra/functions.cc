@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "engine/runtime.h"
 #include "extra/boundary.h"
+#include "sock/cyclic.h"
 #include "sock/stats_requests.h"
 #include "sock/thread_offload.h"
 #include "sock/using.h"
@@ -40,11 +41,15 @@ int dump_fd_stats(int fd, int log_level) {
 
 namespace {
 
-// SocketXtreme polls one ring of a socket, the first.
+// SocketXtreme polls one ring of a socket, the first. A socket with a cyclic buffer is its own ring.
 int rings_of(int fd, std::span<int> out) {
     const sock::Using object{fd};
     sock::Socket* const socket = object.socket();
     const int count = socket ? int(socket->ring_fds(out)) : 0;
+    if (count != 0 && object.udp() && sock::cyclic_of(*object.udp()) != nullptr) {
+        if (!out.empty()) out[0] = fd;
+        return 1;
+    }
     return sock::Xtreme::on() ? std::min(count, 1) : count;
 }
 

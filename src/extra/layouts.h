@@ -46,4 +46,24 @@ struct Layout902 {
     int (*get_dpcp_devices)(uintptr_t** devices, size_t* num);
 };
 
+// Structures of that layout which the newest header does not have (vma_ring_type_attr, vma_completion_cb_t).
+struct RingProfile902 {
+    uint32_t comp_mask, ring_type;
+    uint32_t cyclic_mask, elements;
+    uint16_t stride_bytes, user_header_bytes;
+    uint32_t mode;
+    bool operator==(const RingProfile902&) const = default;
+};
+enum CyclicMask902 : uint32_t { kHasUserHeader = 1, kOwnMemory = 2 };
+enum CyclicMode902 : uint32_t { kRawPacket, kStripHeaders, kSeparateHeaders, kPaddedPacket };
+struct CyclicCompletion902 {
+    uint32_t comp_mask;
+    void* payload;
+    size_t payload_bytes, packets;
+    void* user_header;
+    size_t user_header_bytes;
+    timespec hw_timestamp;
+};
+inline constexpr uint32_t kWantsTimestamp = 1;  // of its comp_mask
+
 }  // namespace vma::extra

@@ -8,6 +8,7 @@
 #include "extra/api.h"
 #include "extra/boundary.h"
 #include "extra/ring_options.h"
+#include "sock/cyclic.h"
 #include "sock/using.h"
 
 namespace vma::extra {
@@ -56,6 +57,15 @@ Outcome set_user_data(sock::Socket& socket, const void* value, socklen_t len) {
     return Outcome::value(0);
 }
 
+// For a cyclic buffer that is asked for after this (ring_options.cc).
+Outcome set_ring_memory(const sock::Using& object, const void* value, socklen_t len) {
+    iovec memory;
+    if (len != sizeof memory) return Outcome::error(EINVAL);
+    std::memcpy(&memory, value, sizeof memory);
+    if (object.udp() != nullptr) sock::offer_ring_memory(*object.udp(), memory);
+    return Outcome::value(0);
+}
+
 Outcome set_flow_tag(sock::Socket& socket, const void* value, socklen_t len) {
     uint32_t tag;
     if (len != sizeof tag) return Outcome::error(EINVAL);
@@ -82,9 +92,9 @@ Outcome setsockopt(int fd, int level, int name, const void* value, socklen_t len
         case SO_VMA_FLOW_TAG:
             return set_flow_tag(*socket, value, len);
         case SO_VMA_RING_ALLOC_LOGIC:
-            return set_ring_logic(*socket, value, len);
-        case SO_VMA_RING_USER_MEMORY:  // no kind of ring has a use for it, VMA's of today no more than ours
-            return len == sizeof(iovec) ? Outcome::value(0) : Outcome::error(EINVAL);
+            return set_ring_logic(object, value, len);
+        case SO_VMA_RING_USER_MEMORY:
+            return set_ring_memory(object, value, len);
         case SO_VMA_SHUTDOWN_RX:
             return socket->stop_receiving() ? Outcome::value(0) : Outcome::error(EOPNOTSUPP);
         default:

@@ -1,56 +1,88 @@
 // What programs ask of rings. There is one for each interface, which all sockets and threads use: wishes for more of them are
-// heard, and change nothing. Rings over memory of the program need the queues of a device, and are refused.
+// heard, and change nothing. A cyclic buffer is made over whatever rings a socket has; rings over memory that the program sends
+// from need the queues of a device, and are refused.
 #include "extra/ring_options.h"
 
 #include <errno.h>
 
 #include <atomic>
+#include <bit>
 #include <cstring>
-#include <initializer_list>
+#include <new>
+#include <utility>
 
 #include "base/log.h"
 #include "extra/boundary.h"
 #include "extra/functions.h"
 #include "extra/layouts.h"
+#include "sock/cyclic.h"
 
 namespace vma::extra {
 namespace {
 
 using sock::Outcome;
 
-// Profiles differ in their type alone: one key for each, in the order of their first use. 0: not used yet.
 enum class RingType : uint8_t { packet, cyclic_buffer, external_memory };
-constinit std::atomic<int> g_keys[3]{};
-constinit std::atomic<int> g_last_key{0};
 
-int key_of(RingType type) {
-    std::atomic<int>& key = g_keys[size_t(type)];
-    int known = key.load(std::memory_order_acquire);
-    if (known != 0) return known;
-    const int next = g_last_key.fetch_add(1) + 1;
-    return key.compare_exchange_strong(known, next) ? next : known;
-}
+// Key 1 is the first. Profiles are never changed or forgotten, and equal ones are the same one.
+struct Profile {
+    RingType type;
+    RingProfile902 cyclic;  // of a cyclic buffer, else all zero
+    bool operator==(const Profile&) const = default;
+};
+constexpr unsigned kMostProfiles = 64;
+constinit std::atomic<const Profile*> g_profiles[kMostProfiles]{};
 
-bool type_of(uint32_t key, RingType& type) {
-    for (const RingType t : {RingType::packet, RingType::cyclic_buffer, RingType::external_memory})
-        if (key != 0 && key == uint32_t(g_keys[size_t(t)].load(std::memory_order_acquire))) {
-            type = t;
-            return true;
+// 0: there are too many.
+int key_of(const Profile& profile) {
+    for (unsigned i = 0; i < kMostProfiles; i++) {
+        const Profile* known = g_profiles[i].load(std::memory_order_acquire);
+        if (known == nullptr) {
+            const auto* mine = new (std::nothrow) Profile(profile);
+            if (mine == nullptr) return 0;
+            if (g_profiles[i].compare_exchange_strong(known, mine)) return int(i) + 1;
+            delete mine;
         }
-    return false;
+        if (*known == profile) return int(i) + 1;
+    }
+    return 0;
 }
 
-int add_profile(const vma_ring_type_attr* profile, int* key,
-                std::initializer_list<RingType> types) {
-    return ask_library([=] {
-        if (profile == nullptr || key == nullptr) return -EINVAL;
-        uint32_t type;
-        std::memcpy(&type, &profile->ring_type, sizeof type);
-        if (type >= types.size()) return -EINVAL;
-        if (!started()) return -EOPNOTSUPP;
-        *key = key_of(types.begin()[type]);
-        return 0;
-    });
+const Profile* profile_of(uint32_t key) {
+    if (key == 0 || key > kMostProfiles) return nullptr;
+    return g_profiles[key - 1].load(std::memory_order_acquire);
+}
+
+int add_profile(const Profile& profile, int* key) {
+    if (!started()) return -EOPNOTSUPP;
+    const int number = key_of(profile);
+    if (number == 0) return -ENOMEM;
+    *key = number;
+    return 0;
+}
+
+// Where the bytes of a datagram go in each mode.
+sock::CyclicShape shape_of(const RingProfile902& wish) {
+    using Headers = sock::CyclicShape::Headers;
+    const uint32_t user = wish.cyclic_mask & kHasUserHeader ? wish.user_header_bytes : 0;
+    sock::CyclicShape shape;
+    shape.elements = wish.elements;
+    switch (wish.mode) {
+        case kRawPacket:
+            shape.most = user + wish.stride_bytes;
+            shape.stride = sock::kCyclicHeaders + shape.most;
+            shape.headers = Headers::in_front;
+            break;
+        case kPaddedPacket:
+            shape.most = user + wish.stride_bytes;
+            shape.stride = std::bit_ceil(shape.most);
+            break;
+        default:
+            shape.user_bytes = user;
+            shape.stride = shape.most = wish.stride_bytes;
+            if (wish.mode == kSeparateHeaders) shape.headers = Headers::apart;
+    }
+    return shape;
 }
 
 bool is_logic(uint32_t logic) {
@@ -69,31 +101,68 @@ bool is_logic(uint32_t logic) {
 }
 
 // 0, or an errno.
-int set_profile(sock::Socket& socket, uint32_t key) {
-    RingType type{};
-    if (!type_of(key, type)) return EINVAL;
-    if (type != RingType::packet) {
+int make_cyclic(sock::UdpSocket& socket, const RingProfile902& wish) {
+    iovec memory{};
+    if (wish.cyclic_mask & kOwnMemory) {
+        memory = sock::offered_ring_memory(socket);
+        if (memory.iov_base == nullptr) return EINVAL;
+    }
+    auto made = sock::CyclicBuffer::make(shape_of(wish), memory);
+    if (!made) return made.error();
+    sock::give_cyclic(socket, std::move(*made));
+    return 0;
+}
+
+// 0, or an errno.
+int set_profile(const sock::Using& object, uint32_t key) {
+    sock::Socket& socket = *object.socket();
+    const Profile* const profile = profile_of(key);
+    if (profile == nullptr) return EINVAL;
+    const bool cyclic = profile->type == RingType::cyclic_buffer;
+    if (profile->type == RingType::external_memory || (cyclic && object.udp() == nullptr)) {
         vma_log(warning, "extra",
-                "fd {}: a ring of profile {} needs the queues of a device: the socket has its "
-                "usual ring",
-                socket.fd(), key);
+                "fd {}: a ring of profile {} needs {}: the socket has its usual ring", socket.fd(),
+                key, cyclic ? "datagrams" : "the queues of a device");
         return EOPNOTSUPP;
     }
     int none = 0;
-    return socket.ring_profile.compare_exchange_strong(none, int(key)) ? 0 : EINVAL;
+    if (!socket.ring_profile.compare_exchange_strong(none, int(key))) return EINVAL;
+    const int error = cyclic ? make_cyclic(*object.udp(), profile->cyclic) : 0;
+    if (error != 0) socket.ring_profile.store(0);
+    return error;
 }
 
 }  // namespace
 
 int add_ring_profile(vma_ring_type_attr* profile, int* key) {
-    return add_profile(profile, key, {RingType::packet, RingType::external_memory});
+    return ask_library([=] {
+        if (profile == nullptr || key == nullptr) return -EINVAL;
+        uint32_t type;
+        std::memcpy(&type, &profile->ring_type, sizeof type);
+        if (type > VMA_RING_EXTERNAL_MEM) return -EINVAL;
+        return add_profile(
+            {type == VMA_RING_PACKET ? RingType::packet : RingType::external_memory, {}}, key);
+    });
 }
 int add_ring_profile_902(void* profile, int* key) {
-    return add_profile(static_cast<const vma_ring_type_attr*>(profile), key,
-                       {RingType::packet, RingType::cyclic_buffer, RingType::external_memory});
+    return ask_library([=] {
+        if (profile == nullptr || key == nullptr) return -EINVAL;
+        // Only a cyclic buffer has more than the first word of the union.
+        uint32_t type;
+        std::memcpy(&type, static_cast<char*>(profile) + offsetof(RingProfile902, ring_type),
+                    sizeof type);
+        if (type > uint32_t(RingType::external_memory)) return -EINVAL;
+        Profile wish{RingType(type), {}};
+        if (wish.type == RingType::cyclic_buffer) {
+            RingProfile902& c = wish.cyclic;
+            std::memcpy(&c, profile, sizeof c);
+            if (c.elements == 0 || c.stride_bytes == 0 || c.mode > kPaddedPacket) return -EINVAL;
+        }
+        return add_profile(wish, key);
+    });
 }
 
-Outcome set_ring_logic(sock::Socket& socket, const void* value, socklen_t len) {
+Outcome set_ring_logic(const sock::Using& object, const void* value, socklen_t len) {
     constexpr uint32_t kKnown = VMA_RING_ALLOC_MASK_RING_PROFILE_KEY |
                                 VMA_RING_ALLOC_MASK_RING_USER_ID |
                                 VMA_RING_ALLOC_MASK_RING_INGRESS | VMA_RING_ALLOC_MASK_RING_ENGRESS;
@@ -104,11 +173,11 @@ Outcome set_ring_logic(sock::Socket& socket, const void* value, socklen_t len) {
     std::memcpy(&logic, &wish.ring_alloc_logic, sizeof logic);
     if ((wish.comp_mask & kKnown) == 0 || !is_logic(logic)) return Outcome::error(EINVAL);
     if (wish.comp_mask & VMA_RING_ALLOC_MASK_RING_PROFILE_KEY)
-        if (const int error = set_profile(socket, wish.ring_profile_key))
+        if (const int error = set_profile(object, wish.ring_profile_key))
             return Outcome::error(error);
     if (logic != RING_LOGIC_PER_INTERFACE)
         vma_log(debug, "extra", "fd {}: ring logic {} changes nothing: each interface has one ring",
-                socket.fd(), logic);
+                object.socket()->fd(), logic);
     return Outcome::value(0);
 }
 

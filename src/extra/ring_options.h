@@ -5,6 +5,6 @@
 
 namespace vma::extra {
 
-sock::Outcome set_ring_logic(sock::Socket& socket, const void* value, socklen_t len);
+sock::Outcome set_ring_logic(const sock::Using& object, const void* value, socklen_t len);
 
 }  // namespace vma::extra

@@ -30,6 +30,8 @@ constexpr uint64_t kSupported =
     VMA_EXTRA_API_SOCKETXTREME_FREE_VMA_BUFF | VMA_EXTRA_API_ADD_RING_PROFILE |
     VMA_EXTRA_API_GET_RING_DIRECT_DESCRIPTORS | VMA_EXTRA_API_REGISTER_MEMORY_ON_RING |
     VMA_EXTRA_API_DEREGISTER_MEMORY_ON_RING | VMA_EXTRA_API_MODIFY_RING;
+constexpr uint64_t kSupported902 =
+    kSupported | VMA_EXTRA_API_CYCLIC_BUFFER_READ | VMA_EXTRA_API_GET_MEM_INFO;
 
 // Given out as pointers to what may be changed, as VMA's are: some programs put functions of their own in.
 vma_api_t g_newest = {
@@ -70,15 +72,15 @@ Layout902 g_902 = {
     .socketxtreme_ref_vma_buff = socketxtreme_ref_vma_buff,
     .socketxtreme_free_vma_buff = socketxtreme_free_vma_buff,
     .dump_fd_stats = dump_fd_stats,
-    .cyclic_buffer_read = not_there,
+    .cyclic_buffer_read = cyclic_buffer_read,
     .add_ring_profile = add_ring_profile_902,
     .get_socket_network_header = get_socket_network_header,
     .get_ring_direct_descriptors = get_ring_direct_descriptors,
     .register_memory_on_ring = register_memory_on_ring,
     .deregister_memory_on_ring = deregister_memory_on_ring,
-    .get_mem_info = not_there,
+    .get_mem_info = get_mem_info,
     .modify_ring = modify_ring,
-    .supported_mask = kSupported,
+    .supported_mask = kSupported902,
     .get_dpcp_devices = not_there,
 };
 

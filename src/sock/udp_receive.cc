@@ -4,7 +4,7 @@
 #include <poll.h>
 
 #include "sock/context.h"
-#include "sock/kept.h"
+#include "sock/looker.h"
 #include "sock/udp_message.h"
 #include "sock/udp_socket.h"
 
@@ -17,7 +17,8 @@ class UdpReceive final : public WaitTarget {
           fd_(fd),
           msg_(msg),
           flags_(flags),
-          taker_(flags & MSG_PEEK ? nullptr : taker),
+          looker_(dynamic_cast<Looker*>(taker)),
+          taker_((flags & MSG_PEEK) || looker_ ? nullptr : taker),
           name_room_(msg.msg_namelen),
           control_room_(msg.msg_controllen) {}
 
@@ -82,6 +83,7 @@ class UdpReceive final : public WaitTarget {
         if (!UdpSocket::first_of_ring(presence, datagram)) return false;
         if (socket_.twin_is_older(fd_, *datagram.info)) return false;
         if (taker_ && take(presence)) return true;
+        if (looker_) looker_->look(datagram);
         Told told{wanted};
         if (wanted & kWantPktinfo) told.local_v4 = socket_.local_for(datagram);
         if (wanted & kWantDrops) told.drops = datagram.info->drops + other_drops;
@@ -146,6 +148,7 @@ class UdpReceive final : public WaitTarget {
     const int fd_;
     msghdr& msg_;
     const int flags_;
+    Looker* const looker_;
     Taker* const taker_;
     const socklen_t name_room_;
     const size_t control_room_;

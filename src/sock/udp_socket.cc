@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "sock/broker_link.h"
 #include "sock/context.h"
+#include "sock/cyclic.h"
 #include "sock/epoll.h"
 #include "sock/fd_table.h"
 #include "sock/fork.h"
@@ -52,10 +53,14 @@ void UdpSocket::destroy(UdpSocket* socket) {
     std::vector<Fragments>().swap(socket->fragments_);
     socket->latency.forget();
     delete socket->stamping_.exchange(nullptr);
+    forget_cyclic(*socket);
     g_slab.give(socket);
 }
 
-void udp_forget_in_child() { g_slab.forget_lock_in_child(); }
+void udp_forget_in_child() {
+    g_slab.forget_lock_in_child();
+    cyclic_forget_in_child();
+}
 
 void UdpSocket::read_names(int fd) {
     sockaddr_storage name{};

@@ -473,6 +473,73 @@ class TableVerbs(OnVerbs, Program):
                     self.run_part(part, layout=layout)
 
 
+class CyclicReads:
+    """Datagrams in a cyclic buffer, whichever kind the ring is."""
+
+    program = "extra_cyclic"
+    AT = 7191
+
+    def send(self, number, size=500):
+        text = b"datagram %d" % number
+        self.udp.sendto(text + bytes([number % 256]) * (size - len(text)), (self.b.ip, self.AT))
+
+    def reads(self, part):
+        with self.subTest(part=part):
+            program = self.start(part, 902)
+            program.expect(r"(?m)^ready$", 20)
+            for number in range(20):
+                self.send(number)
+            program.expect(r"(?m)^good$", 20)
+            self.end(program)
+
+    def test_modes(self):
+        with self.past_the_kernel(self.b, 80):
+            for part in ("raw", "strip", "separate", "padded"):
+                self.reads(part)
+
+
+class Cyclic(CyclicReads, Program):
+    """And what has nothing to do with a kind of ring."""
+
+    def test_by_the_kernel(self):
+        self.reads("kernel")
+
+    def test_own_memory(self):
+        self.reads("own_memory")
+
+    def test_trains(self):
+        """Datagrams that come as one frame have headers of their own."""
+        program = self.start("raw", 902)
+        program.expect(r"(?m)^ready$", 20)
+        train = b"".join((b"datagram %d" % n).ljust(500, bytes([n])) for n in range(20))
+        self.udp.setsockopt(socket.IPPROTO_UDP, 103, 500)  # UDP_SEGMENT
+        self.udp.sendto(train, (self.b.ip, self.AT))
+        program.expect(r"(?m)^good$", 20)
+        self.assertEqual([r["rx_frames"] for r in self.stats(program)["rings"]], [1])
+        self.end(program)
+
+    def test_least_and_too_long(self):
+        program = self.start("least", 902)
+        program.expect(r"(?m)^ready$", 20)
+        for number in range(3):
+            self.send(number)
+            program.expect(rf"(?m)^has {number + 1}$", 20)
+        self.send(3, 713)  # of 712
+        self.send(4)
+        program.expect(r"(?m)^has 4$", 20)
+        self.udp.sendto(b"usual", (self.b.ip, self.AT))
+        program.expect(r"(?m)^good$", 20)
+        self.assertEqual(self.sockets(program)[str(self.AT)]["counters"]["rx_errors"], 1)
+        self.end(program)
+
+    def test_errors(self):
+        self.assertEqual(self.run_part("errors", layout=902).count("needs datagrams"), 1)
+
+
+class CyclicVerbs(OnVerbs, CyclicReads, Program):
+    """The same by the verbs ring."""
+
+
 class Examples(Program):
     """The programs of examples/."""
 
