@@ -17,6 +17,7 @@
 #include "engine/device_clock.h"
 #include "engine/driver_environment.h"
 #include "engine/tcp_defaults.h"
+#include "engine/user_memory.h"
 #include "pkt/pool.h"
 
 namespace vma {
@@ -100,6 +101,9 @@ Result<Ring*> open_ring(const Interface& interface, const Options& options, cons
         config.ifindex = interface.index;
         std::memcpy(config.mac.data(), interface.mac.bytes.data(), config.mac.size());
         config.mtu = interface.mtu;
+        const UserMemoryWish wish = ring_memory_wish();
+        config.receive_memory = wish.receive;
+        config.send_memory = wish.send;
         config.arena = memory.arena;
         config.pool = memory.pool;
         const auto ring = open_verbs_ring(config, text);

@@ -30,6 +30,7 @@ int get_ring_direct_descriptors(int ring_fd, vma_mlx_hw_device_data* data);
 int register_memory_on_ring(int ring_fd, void* addr, size_t length, uint32_t* key);
 int deregister_memory_on_ring(int ring_fd, void* addr, size_t length);
 int modify_ring(vma_modify_ring_attr* attr);
+int ioctl(void* cmsg_hdr, size_t cmsg_len);
 int cyclic_buffer_read(int fd, void* completion, size_t min, size_t max, int flags);
 int get_mem_info(int fd, void** addr, size_t* length, uint32_t* lkey);
 

@@ -30,6 +30,7 @@ constexpr uint64_t kSupported =
     VMA_EXTRA_API_SOCKETXTREME_FREE_VMA_BUFF | VMA_EXTRA_API_ADD_RING_PROFILE |
     VMA_EXTRA_API_GET_RING_DIRECT_DESCRIPTORS | VMA_EXTRA_API_REGISTER_MEMORY_ON_RING |
     VMA_EXTRA_API_DEREGISTER_MEMORY_ON_RING | VMA_EXTRA_API_MODIFY_RING;
+constexpr uint64_t kSupported908 = kSupported | VMA_EXTRA_API_IOCTL;
 constexpr uint64_t kSupported902 =
     kSupported | VMA_EXTRA_API_CYCLIC_BUFFER_READ | VMA_EXTRA_API_GET_MEM_INFO;
 
@@ -54,8 +55,8 @@ vma_api_t g_newest = {
     .register_memory_on_ring = register_memory_on_ring,
     .deregister_memory_on_ring = deregister_memory_on_ring,
     .vma_modify_ring = modify_ring,
-    .vma_extra_supported_mask = kSupported,
-    .ioctl = not_there,
+    .vma_extra_supported_mask = kSupported908,
+    .ioctl = ioctl,
 };
 
 Layout902 g_902 = {

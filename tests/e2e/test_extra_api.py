@@ -110,11 +110,6 @@ class Table(Program):
             with self.subTest(layout=layout):
                 self.run_part("header", layout=layout)
 
-    def test_no_device(self):
-        for layout in LAYOUTS[1:]:
-            with self.subTest(layout=layout):
-                self.run_part("no_device", layout=layout)
-
     def test_options(self):
         self.run_part("options")
 
@@ -462,15 +457,48 @@ class XtremeVerbs(OnVerbs, Xtreme, Program):
 
 
 class TableVerbs(OnVerbs, Program):
-    """What the table says of a ring that has a device."""
+    """The table by a ring that has a device."""
 
     program = "extra_api"
 
     def test_parts(self):
         for layout in LAYOUTS[1:]:
-            for part in ("table", "rings", "header", "device"):
+            for part in ("table", "rings", "header"):
                 with self.subTest(layout=layout, part=part):
                     self.run_part(part, layout=layout)
+
+
+class Device(Program):
+    """What a program asks of a ring's device: the packet ring has none."""
+
+    program = "extra_device"
+
+    def test_no_device(self):
+        for layout in LAYOUTS[1:]:
+            with self.subTest(layout=layout):
+                self.run_part("no_device", layout=layout)
+
+    def test_no_user_memory(self):
+        self.run_part("no_user_memory")
+
+
+class DeviceVerbs(OnVerbs, Program):
+    """The software HCA."""
+
+    program = "extra_device"
+
+    def test_device(self):
+        for layout in LAYOUTS[1:]:
+            with self.subTest(layout=layout):
+                self.run_part("device", layout=layout)
+
+    def test_user_memory(self):
+        program = self.start("user_memory")
+        program.expect(r"(?m)^ready$", 20)
+        self.udp.sendto(b"received".ljust(500), (self.b.ip, 7124))
+        self.assertEqual(self.udp.recv(2000), b"sent by it".ljust(1000, b"."))
+        program.expect(r"(?m)^good$", 20)
+        self.end(program)
 
 
 class CyclicReads:

@@ -40,6 +40,8 @@ class VerbsReceiver final : public PacketLender {
     bool failed() const { return failed_; }  // a completion in error: the QP has to be made anew
     // The QP has been reset: requests that had not completed never will.
     void forget_requests();
+    // Is no buffer lent to a packet?
+    bool all_back() const { return free_count_ + (order_end_ - order_at_) + waiting() == slots_; }
     uint64_t frames() const { return taken_; }
     uint64_t bytes() const { return bytes_; }
     uint64_t malformed() const { return malformed_; }

@@ -61,6 +61,15 @@ class VerbsRing final : public Ring, public DeviceQueues {
     DeviceFacts facts() const override;
 
   private:
+    // Memory that the device knows.
+    struct Area {
+        uint8_t* at = nullptr;
+        size_t bytes = 0;
+        ibv_mr* mr = nullptr;
+    };
+    Status make_area(Area& area, size_t bytes, const RingMemory& from);
+    // `unused`: nobody reads there any more; else memory of the program is not given back.
+    void free_area(Area& area, const RingMemory& from, bool unused);
     Status make_memory();
     Status make_queues();
     ibv_cq_ex* make_stamped_cq();
@@ -78,14 +87,12 @@ class VerbsRing final : public Ring, public DeviceQueues {
     RingCaps caps_;
     VerbsPort port_;
     ibv_pd* pd_ = nullptr;
-    ibv_mr* mr_ = nullptr;
     ibv_comp_channel* channel_ = nullptr;
     MovedFd wake_;
     ibv_cq_ex* stamped_cq_ = nullptr;  // rx_cq_, where it has times
     ibv_cq *rx_cq_ = nullptr, *tx_cq_ = nullptr;
     ibv_qp* qp_ = nullptr;
-    uint8_t* memory_ = nullptr;  // receive buffers, then kTxBytes
-    size_t memory_bytes_ = 0;
+    Area receive_, send_;
     mutable VerbsReceiver receiver_;  // backlog() looks into the device
     VerbsTransmitter transmitter_;
     VerbsFlows flows_;
@@ -96,15 +103,29 @@ class VerbsRing final : public Ring, public DeviceQueues {
     uint64_t frames_before_ = 0, bytes_before_ = 0;  // when it last followed
 };
 
+Status VerbsRing::make_area(Area& area, size_t bytes, const RingMemory& from) {
+    area.bytes = bytes;
+    area.at = static_cast<uint8_t*>(from.take ? from.take(bytes)
+                                              : config_.arena->allocate(bytes, Arena::kPage));
+    if (area.at == nullptr) return Errno{ENOMEM};
+    area.mr = verbs().reg_mr(pd_, area.at, bytes, IBV_ACCESS_LOCAL_WRITE);
+    return area.mr == nullptr ? Status(Errno{errno}) : Status();
+}
+
+void VerbsRing::free_area(Area& area, const RingMemory& from, bool unused) {
+    if (area.mr != nullptr) verbs().dereg_mr(area.mr);
+    if (from.take == nullptr)
+        config_.arena->free(area.at, area.bytes, Arena::kPage);
+    else if (area.at != nullptr && unused)
+        from.give(area.at);
+}
+
 Status VerbsRing::make_memory() {
-    memory_bytes_ = size_t(config_.rx_requests) * room() + kTxBytes;
-    memory_ = static_cast<uint8_t*>(config_.arena->allocate(memory_bytes_, Arena::kPage));
-    if (memory_ == nullptr) return Errno{ENOMEM};
     pd_ = verbs().alloc_pd(port_.context());
     if (pd_ == nullptr) return Errno{errno};
-    mr_ = verbs().reg_mr(pd_, memory_, memory_bytes_, IBV_ACCESS_LOCAL_WRITE);
-    if (mr_ == nullptr) return Errno{errno};
-    return {};
+    const Status received =
+        make_area(receive_, size_t(config_.rx_requests) * room(), config_.receive_memory);
+    return received ? make_area(send_, kTxBytes, config_.send_memory) : received;
 }
 
 // A queue whose completions have times of the device's clock. Null: the device has none.
@@ -220,11 +241,11 @@ Status VerbsRing::open(std::string* why) {
         tx.max_frame = config_.mtu + 14;
         tx.max_gso = caps_.max_gso_bytes ? caps_.max_gso_bytes + 14 : 0;
         tx.checksum = caps_.tx_checksum;
-        receiver_.open(qp_, rx_cq_, stamped_cq_, memory_, config_.rx_requests, room(), mr_->lkey,
-                       *config_.pool, uint32_t(config_.ifindex),
+        receiver_.open(qp_, rx_cq_, stamped_cq_, receive_.at, config_.rx_requests, room(),
+                       receive_.mr->lkey, *config_.pool, uint32_t(config_.ifindex),
                        {config_.rx_batching, config_.poll_batch, config_.prefetch_bytes,
                         config_.prefetch_bytes_before_poll, config_.drop_without_packet});
-        transmitter_.open(qp_, tx_cq_, memory_ + memory_bytes_ - kTxBytes, kTxBytes, mr_->lkey, tx);
+        transmitter_.open(qp_, tx_cq_, send_.at, kTxBytes, send_.mr->lkey, tx);
         flows_.open(qp_, port_.number(), config_.mac, config_.tcp_by_local, config_.udp_by_local);
         lost_before_ = port_.out_of_buffer();
         made = start_qp();
@@ -348,12 +369,12 @@ void VerbsRing::close() {
     if (tx_cq_ != nullptr) verbs().destroy_cq(tx_cq_);
     wake_.restore();
     if (channel_ != nullptr) verbs().destroy_comp_channel(channel_);
-    if (mr_ != nullptr) verbs().dereg_mr(mr_);
+    free_area(receive_, config_.receive_memory, receiver_.all_back());
+    free_area(send_, config_.send_memory, true);
     if (pd_ != nullptr) {
         user_memory_.clear(verbs());
         verbs().dealloc_pd(pd_);
     }
-    config_.arena->free(memory_, memory_bytes_, Arena::kPage);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "base/arena.h"
 #include "base/result.h"
 #include "dev/ring.h"
+#include "dev/ring_memory.h"
 #include "dev/verbs/moderation.h"
 #include "pkt/pool.h"
 
@@ -40,7 +41,8 @@ struct VerbsRingConfig {
     bool tcp_by_local = false,
          udp_by_local = false;  // steer connected flows by their local end alone
     bool stamps = false;        // frames get the device's receive stamps, where it has a clock
-    Arena* arena = nullptr;     // both of the shard; outlive the ring and every packet it gave out
+    RingMemory receive_memory, send_memory;  // of frames
+    Arena* arena = nullptr;  // both of the shard; outlive the ring and every packet it gave out
     PacketPool* pool = nullptr;
 };
 
