@@ -6,5 +6,7 @@ namespace vma {
 
 // Returns at once. If no thread can be started the descriptor stays open until exec (it has CLOEXEC). Any thread.
 void close_aside(int fd);
+// No thread of these is left, however long they take: the library is about to be unmapped.
+void close_aside_end();
 
 }  // namespace vma

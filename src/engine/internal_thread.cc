@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/deferred_signal.h"
+#include "base/join.h"
 #include "base/lease.h"
 #include "base/log.h"
 #include "base/own_fd.h"
@@ -239,7 +240,6 @@ int start_thread() {
     pthread_attr_t attr;
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, 512 * 1024);
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     const Options& options = Runtime::options();
     watch_rules(options);
     if (options.is_set(Opt::internal_thread_affinity) && options.internal_thread_affinity != "-1") {
@@ -300,6 +300,11 @@ void InternalThread::stop() {
     const timespec bound{kStopWithin.ns / 1'000'000'000, kStopWithin.ns % 1'000'000'000};
     if (g_ended.load(std::memory_order_acquire) == 0)
         sys::futex(reinterpret_cast<uint32_t*>(&g_ended), 0 /* FUTEX_WAIT */, 0, &bound);
+    // One that has ended is gone when this returns: it may run no code of a library that is about to be unmapped.
+    if (g_ended.load(std::memory_order_acquire) != 0)
+        join(g_thread);
+    else
+        pthread_detach(g_thread);
     g_running = false;
 }
 

@@ -39,4 +39,12 @@ void print_backtrace_on_segfault() {
     sigaction(SIGSEGV, &ours, nullptr);
 }
 
+void end_backtrace_on_segfault() {
+    struct sigaction now {};
+    if (sigaction(SIGSEGV, nullptr, &now) != 0 || now.sa_sigaction != on_segfault) return;
+    now = {};
+    now.sa_handler = SIG_DFL;
+    sigaction(SIGSEGV, &now, nullptr);
+}
+
 }  // namespace vma

@@ -4,10 +4,13 @@
 #include <cstring>
 
 #include "intercept/hooks.h"
+#include "intercept/process.h"
+#include "sock/unload.h"
 
 namespace vma::hook {
 
-// For programs that dlclose the library: gives back what can be given. 0, or -1 when nothing was there to release.
+// For programs that are through with the library before they end: gives back what can be given. 0, or -1 when nothing was there
+// to release.
 VMA_EXPORT int vma_exit() __asm__("vma_exit");
 int vma_exit() {
     int result = -1;
@@ -31,15 +34,23 @@ void take_inheritance() {
     unsetenv(name);
 }
 
+// exit() calls what a library has given to atexit() before the library's destructor, dlclose() behind it.
+bool g_process_ends = false;
+
 __attribute__((constructor)) void begin() {
     resolve_libc();
+    if (atexit([] { g_process_ends = true; }) != 0) g_process_ends = true;
     take_inheritance();
 }
 
-// After the program's atexit handlers and the destructors of libraries that depend on nothing of ours: unsent data of
-// sockets that are still open goes on in the kernel.
+// At exit() after the program's atexit handlers and the destructors of libraries that depend on nothing of ours: unsent data of
+// sockets that are still open goes on in the kernel. By dlclose(), which only ends a library that dlopen() has loaded, they all
+// go on there, and nothing may be left that leads into this code.
 __attribute__((destructor)) void end() {
-    if (!inside_library()) tell([] { sock::exit_prepare(); });
+    if (inside_library()) return;
+    if (g_process_ends) return tell([] { sock::exit_prepare(); });
+    tell([] { sock::unload(); });
+    dispositions_end();
 }
 
 }  // namespace

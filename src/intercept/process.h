@@ -8,5 +8,6 @@ namespace vma::hook {
 bool on_borrowed_memory();
 void child_begins();             // first act of every forked child that may go on without exec
 void dispositions_after_fork();  // signals.cc: another thread of the parent may have held the lock
+void dispositions_end();  // signals.cc: the program's handlers are called by the kernel again
 
 }  // namespace vma::hook

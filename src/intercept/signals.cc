@@ -139,6 +139,15 @@ sighandler_t set_handler(int signal, sighandler_t handler, int flags, bool mask_
 
 void dispositions_after_fork() { g_lock.store(0, std::memory_order_relaxed); }
 
+void dispositions_end() {
+    for (int signal = 1; signal <= kSignals; signal++) {
+        struct sigaction now;
+        if (libc.sigaction(signal, nullptr, &now) != 0 || !is_wrapper(now)) continue;
+        unwrap(now, load(signal));
+        libc.sigaction(signal, &now, nullptr);
+    }
+}
+
 int sigaction(int signal, const struct sigaction* act, struct sigaction* old) {
     return set_action(signal, act, old);
 }

@@ -7,6 +7,7 @@
 
 #include "base/sys.h"
 #include "sock/epoll.h"
+#include "sock/unload.h"
 #include "sock/xtreme.h"
 
 namespace vma::sock {
@@ -16,6 +17,7 @@ thread_local ThreadSleep* t_sleep = nullptr;
 SpinLock g_lock;
 ThreadSleep* g_free = nullptr;
 pthread_key_t g_key;
+bool g_has_key = false;
 pthread_once_t g_once = PTHREAD_ONCE_INIT;
 
 void thread_ended(void* p) {
@@ -41,9 +43,13 @@ ThreadSleep* take_or_make() {
 
 }  // namespace
 
+void thread_sleeps_end() {
+    if (g_has_key) pthread_key_delete(g_key);
+}
+
 ThreadSleep* ThreadSleep::mine() {
     if (t_sleep && t_sleep->event.valid()) return t_sleep;
-    pthread_once(&g_once, [] { pthread_key_create(&g_key, thread_ended); });
+    pthread_once(&g_once, [] { g_has_key = pthread_key_create(&g_key, thread_ended) == 0; });
     if (t_sleep == nullptr) t_sleep = take_or_make();
     if (t_sleep == nullptr) return nullptr;
     if (!t_sleep->event.valid()) {

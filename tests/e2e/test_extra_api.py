@@ -3,6 +3,7 @@ returns; here its effects are looked at from outside, by the peer and the statis
 this library's header does and as VMA's does.
 """
 
+import concurrent.futures
 import json
 import os
 import socket
@@ -12,7 +13,7 @@ import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
-from netns import SoftHcaNet, binary, eventually, preload_env
+from netns import SoftHcaNet, binary, eventually, library, preload_env
 
 LAYOUTS = (606, 902, 908)
 PORT = 7100  # of the peer, UDP and TCP
@@ -597,6 +598,27 @@ class Examples(Program):
 
     def test_explain_without_the_library(self):
         self.assertEqual(self.explain(preload=False)["a connection"], "the library is not loaded")
+
+    def echo(self, rounds):
+        """Sends back what comes by that many connections, one after the other."""
+        for _ in range(rounds):
+            with self.tcp.accept()[0] as connection:
+                connection.settimeout(20)
+                while piece := connection.recv(100_000):
+                    connection.sendall(piece)
+
+    def test_load(self):
+        """Loaded at run time and unloaded, ten times over: nothing stays, and the connection goes on."""
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            echoed = pool.submit(self.echo, 10)
+            done = self.b.run([binary("example_load"), library(), self.a.ip, str(PORT)],
+                              env={"VMA_STATS_SHMEM_DIR": self.folder, "VMA_TRACELEVEL": "warning"}, timeout=30)
+            self.assert_ok(done)
+            echoed.result(20)
+        self.assertEqual(done.out.splitlines(),
+                         [f"round {n}: offloaded 1, mapped 1, bytes good 1; after that bytes good 1, mapped 0, "
+                          "descriptors +0, threads +0" for n in range(1, 11)])
+        self.assertEqual(os.listdir(self.folder), [])
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@
 #include "extra/api.h"
 #include "intercept/probe.h"
 #include "sock/api.h"
+#include "sock/unload.h"
 
 namespace vma::sock {
 
@@ -184,6 +185,7 @@ bool exec_inheritance(bool, char*, size_t) { return false; }
 void exec_inherited(const char*) {}
 void exec_failed() {}
 void exit_prepare() {}
+void unload() {}
 void seccomp_prepare() { g_state.filters++; }
 void setid_prepare() { g_state.setids++; }
 bool user_namespace_prepare() { return false; }
