@@ -8,6 +8,7 @@
 
 #include <mellanox/xlio.h>
 
+#include <atomic>
 #include <cstdint>
 
 #include "base/list.h"
@@ -69,8 +70,8 @@ struct GroupSocket {
     Group* group = nullptr;  // null: detached
     int fd = -1;
     uintptr_t userdata = 0;
-    Stage stage = Stage::idle;
-    int failure = 0;  // an error to tell of
+    std::atomic<Stage> stage{Stage::idle};  // polls change it beside sends of XLIO_GROUP_FLAG_SAFE
+    int failure = 0;                        // an error to tell of
     bool bound = false;
     bool ended = false;     // the peer's end was told
     bool leaving = false;   // destroyed by the program: nothing is told any more but its end

@@ -2,6 +2,7 @@
 #include <limits.h>
 #include <mellanox/vma_poll_group.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>
@@ -181,10 +182,11 @@ static void end(struct seen* s) {
 static void echo_stream(struct seen* s, long bytes) {
     const int one = 1;
     EXPECT(xlio_socket_setsockopt(s->socket, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one), 0);
-    long sent = 0, ops = 0;
-    for (unsigned i = 0; sent < bytes; i++) {
+    long sent = s->received, ops = s->completions;
+    const long all = sent + bytes;
+    for (unsigned i = 0; sent < all; i++) {
         long length = i % 7 == 0 ? 50000 : 1 + (long)(i * 977 % 3000);
-        if (length > bytes - sent) length = bytes - sent;
+        if (length > all - sent) length = all - sent;
         const unsigned flush = i % 5 == 0 ? XLIO_SOCKET_SEND_FLAG_FLUSH : 0;
         if (i % 3 == 0) {
             send_all(s, text_at(sent), (size_t)length, flush | XLIO_SOCKET_SEND_FLAG_INLINE,
@@ -193,9 +195,9 @@ static void echo_stream(struct seen* s, long bytes) {
             const struct xlio_socket_send_attr attr = {.flags = flush,
                                                        .userdata_op = (uintptr_t)++ops};
             const long half = length / 2;
-            const struct iovec parts[2] = {{(void*)text_at(sent), (size_t)half},
-                                           {(void*)text_at(sent + half), (size_t)(length - half)}};
-            EXPECT(vma_socket_sendv(s->socket, parts, 2, &attr), 0);
+            const struct iovec halves[2] = {{(void*)text_at(sent), (size_t)half},
+                                            {(void*)text_at(sent + half), (size_t)(length - half)}};
+            EXPECT(vma_socket_sendv(s->socket, halves, 2, &attr), 0);
         }
         sent += length;
         if (i % 11 == 0) xlio_socket_flush(s->socket);
@@ -203,7 +205,7 @@ static void echo_stream(struct seen* s, long bytes) {
         if (i % 3 == 0) xlio_poll_group_poll(s->group);
     }
     xlio_poll_group_flush(s->group);
-    POLL_UNTIL(s->group, s->received == bytes && s->completions == ops);
+    POLL_UNTIL(s->group, s->received == all && s->completions == ops);
     printf("echoed %ld in %ld\n", s->received, ops);
 }
 
@@ -216,6 +218,24 @@ static void stream(void) {
     while (getchar() != '\n') continue; /* the test looks at the statistics */
     end(&s);
     EXPECT(s.established == 1 && s.closed == 0 && s.errors == 0 && s.terminated == 1, 1);
+    EXPECT(xlio_poll_group_destroy(group), 0);
+}
+
+/* Goes on while its connection goes to the kernel, until a line comes, and after that. */
+static void handed_back(void) {
+    const xlio_poll_group_t group = make_group(0);
+    struct seen s;
+    make_connected(&s, group);
+    echo_stream(&s, 100000);
+    puts("by ring");
+    struct pollfd line = {.fd = STDIN_FILENO, .events = POLLIN};
+    while (poll(&line, 1, 0) == 0) echo_stream(&s, 100000);
+    while (getchar() != '\n') continue;
+    echo_stream(&s, 500000);
+    puts("by kernel");
+    while (getchar() != '\n') continue;
+    end(&s);
+    EXPECT(s.errors == 0 && s.closed == 0, 1);
     EXPECT(xlio_poll_group_destroy(group), 0);
 }
 
@@ -501,9 +521,18 @@ static void errors(void) {
 }
 
 const struct part parts[] = {
-    {"stream", stream}, {"threads", threads},     {"safe", safe},
-    {"server", server}, {"refused", refused},     {"closed", closed},
-    {"reset", reset},   {"destroyed", destroyed}, {"group_destroyed", group_destroyed},
-    {"moved", moved},   {"memory", memory},       {"errors", errors},
+    {"stream", stream},
+    {"threads", threads},
+    {"safe", safe},
+    {"server", server},
+    {"refused", refused},
+    {"closed", closed},
+    {"reset", reset},
+    {"destroyed", destroyed},
+    {"group_destroyed", group_destroyed},
+    {"moved", moved},
+    {"handed_back", handed_back},
+    {"memory", memory},
+    {"errors", errors},
     {NULL, NULL},
 };

@@ -12,7 +12,7 @@ import threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
-from netns import SoftHcaNet, binary
+from netns import SoftHcaNet, binary, eventually
 from test_extra_api import PORT, Program
 
 PATTERN = 251
@@ -20,7 +20,8 @@ AT = 7191  # where the program listens
 
 
 def text(length, at=0):
-    return bytes((at + i) % PATTERN for i in range(length))
+    begin = at % PATTERN
+    return (bytes(range(PATTERN)) * (length // PATTERN + 2))[begin:begin + length]
 
 
 class Groups:
@@ -65,7 +66,7 @@ class Groups:
             program = self.start("stream")
             program.expect(r"(?m)^held$", 30)
             process = self.stats(program)
-            (counters,) = [s["counters"] for s in process["sockets"] if s.get("remote", "").endswith(f":{PORT}")]
+            counters = self.connection(program)["counters"]
             self.assertEqual([r["kind"] for r in process["rings"]], [self.ring_kind])
             self.assertGreater(counters["rx_zcopy"], 0)
             self.assertEqual(counters["rx_bytes"], 2_000_000)
@@ -154,6 +155,32 @@ class Groups:
     def test_moved_between_groups(self):
         with self.echoing(1):
             self.good(self.start("moved"))
+
+    def connection(self, program):
+        (found,) = [s for s in self.stats(program)["sockets"] if s.get("remote", "").endswith(f":{PORT}")]
+        return found
+
+    def test_handed_back(self):
+        """A firewall rule that may match comes while the stream runs: the kernel goes on with it."""
+        with self.echoing(1) as got:
+            program = self.start("handed_back")
+            program.expect(r"(?m)^by ring$", 20)
+            self.addCleanup(self.b.run, ["nft", "delete", "table", "ip", "watch"])
+            for line in ("add table ip watch", "add chain ip watch in { type filter hook input priority 0 ; }",
+                         f"add rule ip watch in tcp sport {PORT} limit rate over 1000000/second drop"):
+                self.assert_ok(self.b.run(["nft", line]))
+            self.assertTrue(eventually(lambda: self.connection(program)["path"] == "kernel", 20), program.out)
+            before, segments = self.connection(program)["counters"], self.b.counters("Tcp")["InSegs"]
+            program.tell("go on")
+            program.expect(r"(?m)^by kernel$", 20)
+            self.assertGreater(self.b.counters("Tcp")["InSegs"], segments)
+            # What has come by the ring is complete, and what comes now is the kernel's.
+            after = self.connection(program)["counters"]
+            self.assertGreaterEqual(before["rx_bytes"], 100_000)
+            self.assertEqual(after["rx_bytes"], before["rx_bytes"])
+            program.tell("end")
+            self.good(program)
+        self.assertEqual(got[0], text(len(got[0])))
 
     def test_memory(self):
         with self.echoing(1):
