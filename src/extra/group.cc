@@ -122,7 +122,7 @@ void Group::leave(GroupSocket& socket) {
 }
 
 void Group::fail_later(GroupSocket& socket, int error) {
-    socket.failure = error;
+    socket.failure.store(error, std::memory_order_relaxed);
     ready(socket);
 }
 
@@ -162,7 +162,9 @@ void Group::poll() {
 }
 
 void Group::serve(GroupSocket& socket) {
-    if (socket.failure != 0) return fail(socket, socket.failure);
+    if (socket.stage == Stage::failed) return;
+    if (const int error = socket.failure.load(std::memory_order_relaxed))
+        return fail(socket, error);
     switch (socket.stage) {
         case Stage::connecting:
             return finish_connecting(socket);
@@ -257,8 +259,8 @@ void Group::deliver(GroupSocket& socket, void* text, size_t length, xlio_buf* bu
 }
 
 void Group::fail(GroupSocket& socket, int error) {
-    socket.failure = 0;
     socket.stage = Stage::failed;
+    socket.failure.store(0, std::memory_order_relaxed);
     {
         const Guard guard(*this);
         socket.sending_hook.unlink();
@@ -299,7 +301,8 @@ void Group::finish_sends() {
             broken = progress.events & (EPOLLERR | EPOLLHUP);
             // A connection that has ended has nothing unacknowledged any more.
             if (!broken) place = socket->queue.written() - progress.unacknowledged;
-            if (socket->flushing && (progress.events & EPOLLOUT)) write_out(*socket);
+            if (!broken && socket->flushing && (progress.events & EPOLLOUT)) write_out(*socket);
+            broken |= socket->failure.load(std::memory_order_relaxed) != 0;
             if (!socket->queue.empty() && !socket->sending_hook.linked())
                 sending_.push_back(*socket);
         }

@@ -71,7 +71,7 @@ struct GroupSocket {
     int fd = -1;
     uintptr_t userdata = 0;
     std::atomic<Stage> stage{Stage::idle};  // polls change it beside sends of XLIO_GROUP_FLAG_SAFE
-    int failure = 0;                        // an error to tell of
+    std::atomic<int> failure{0};            // an error to tell of; sends find it, too
     bool bound = false;
     bool ended = false;     // the peer's end was told
     bool leaving = false;   // destroyed by the program: nothing is told any more but its end

@@ -78,6 +78,11 @@ bool refer_to(Chain& chain, const iovec* iov, unsigned count) {
     return true;
 }
 
+// An error of a send that may succeed later.
+bool passes(int error) {
+    return error == EAGAIN || error == EINTR || error == ENOMEM || error == ENOBUFS;
+}
+
 }  // namespace
 
 bool SendQueue::add(const iovec* iov, unsigned count, bool copy, uintptr_t userdata) {
@@ -167,6 +172,7 @@ void Group::flush() {
 
 // As much as there is room for; poll() goes on with the rest.
 void Group::write_out(GroupSocket& socket) {
+    const int before = errno;
     socket.dirty_hook.unlink();
     socket.flushing = true;
     while (!socket.queue.all_written()) {
@@ -176,12 +182,17 @@ void Group::write_out(GroupSocket& socket) {
         size_t bytes = 0;
         for (unsigned i = 0; i < count; i++) bytes += iov[i].iov_len;
         const ssize_t sent = calls::send(socket.fd, iov, count, more);
-        if (sent <= 0) break;  // no room; an error is told by whoever looks at the socket next
+        if (sent < 0) {
+            // The socket tells of its end once: whoever looks there next would find a stream that has ended in order.
+            if (!passes(errno)) socket.failure.store(errno, std::memory_order_relaxed);
+            break;
+        }
         socket.queue.wrote(size_t(sent));
         if (size_t(sent) < bytes) break;
     }
     if (socket.queue.all_written()) socket.flushing = false;
     if (!socket.queue.empty() && !socket.sending_hook.linked()) sending_.push_back(socket);
+    errno = before;
 }
 
 }  // namespace vma::extra::group

@@ -341,14 +341,16 @@ static void closed(void) {
     EXPECT(xlio_poll_group_destroy(group), 0);
 }
 
-/* The peer reads nothing and resets: every send is told of, once, after that. */
-static void reset(void) {
+/* The peer reads nothing and resets: every send is told of, once, after that. `by_flush`: a flush is the first to find out. */
+static void be_reset(int by_flush) {
     const xlio_poll_group_t group = make_group(0);
     struct seen s;
     make_connected(&s, group);
     for (uintptr_t op = 1; op <= 20; op++)
         send_all(&s, g_text, PATTERN * 4000, XLIO_SOCKET_SEND_FLAG_FLUSH, op);
     puts("sent");
+    while (getchar() != '\n') continue;
+    for (int i = 0; i < 3 * by_flush; i++) xlio_socket_flush(s.socket);
     POLL_UNTIL(group, s.errors);
     EXPECT(s.error, ECONNRESET);
     EXPECT(s.completions, 20);
@@ -358,6 +360,9 @@ static void reset(void) {
     EXPECT(s.errors == 1 && s.completions == 20, 1);
     EXPECT(xlio_poll_group_destroy(group), 0);
 }
+
+static void reset(void) { be_reset(0); }
+static void reset_by_flush(void) { be_reset(1); }
 
 /* Sends more than any buffer holds and lets go at once: everything arrives, then the end. */
 static void destroyed(void) {
@@ -528,6 +533,7 @@ const struct part parts[] = {
     {"refused", refused},
     {"closed", closed},
     {"reset", reset},
+    {"reset_by_flush", reset_by_flush},
     {"destroyed", destroyed},
     {"group_destroyed", group_destroyed},
     {"moved", moved},

@@ -124,12 +124,15 @@ class Groups:
         self.good(program)
 
     def test_reset(self):
-        program = self.start("reset")
-        connection = self.accept()
-        program.expect(r"(?m)^sent$", 20)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        connection.close()
-        self.good(program)
+        for part in ("reset", "reset_by_flush"):
+            with self.subTest(part=part):
+                program = self.start(part)
+                connection = self.accept()
+                program.expect(r"(?m)^sent$", 20)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.close()
+                program.tell("go on")
+                self.good(program)
 
     def test_destroyed_with_data_in_flight(self):
         program = self.start("destroyed")
