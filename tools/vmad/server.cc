@@ -6,7 +6,6 @@
 #include <sys/epoll.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <syslog.h>
 #include <unistd.h>
 
@@ -19,7 +18,7 @@
 #include "dev/packet/interfaces.h"
 #include "engine/bereaved.h"
 #include "vmad/client.h"
-#include "vmad/rescue.h"
+#include "vmad/rescues.h"
 #include "vmad/socket_facts.h"
 #include "vmad/workers.h"
 
@@ -32,19 +31,10 @@ constexpr size_t kMostDoors = 1024;
 constexpr unsigned kMostOfUser = 256;
 constexpr unsigned kMessagesPerTurn = 64;  // of one client, before others have their turn
 constexpr int kSweepMs = 1000;
-constexpr unsigned kRescueSeconds = 30;  // then it is broken, and ends
-
-// A rescue runs in a child; this is what the broker keeps of it. The pipe: the child says "restored", we answer "go".
-struct Rescue {
-    Estate estate;
-    pid_t child = -1;
-    pid_t of = 0;
-    Fd pipe;
-};
 
 class Server {
   public:
-    Server() : poll_(vma::sys::epoll_create1(EPOLL_CLOEXEC)) {}
+    Server() : poll_(vma::sys::epoll_create1(EPOLL_CLOEXEC)) { add(rescues_.fd(), kRescues, 0); }
     // False: it cannot be read, and the log says why; the rules stay as they were.
     bool read_policy(const std::string& file);
     bool listen_on(int socket);
@@ -60,7 +50,7 @@ class Server {
         kDoor,
         kSession,
         kDeath,
-        kRescue,
+        kRescues,
         kWorkers,
         kControl
     };
@@ -83,9 +73,7 @@ class Server {
     void session(uint32_t id);
     void death(uint32_t id);
     void end(uint32_t id, bool rescue);
-    void start_rescue(Estate estate, pid_t of);
-    void rescue_news(uint32_t id);
-    static void bury(const Estate& estate);
+    void be_alone();
 
     Policy policy_;    // its clients refer to it
     Namespace where_;  // and to this
@@ -98,7 +86,7 @@ class Server {
     uint32_t next_ = 1;
     std::unordered_map<uint32_t, Door> doors_;
     std::unordered_map<uint32_t, std::unique_ptr<Client>> clients_;
-    std::unordered_map<uint32_t, Rescue> rescues_;
+    Rescues rescues_;
 };
 
 bool Server::add(int fd, Kind kind, uint32_t id) {
@@ -203,7 +191,7 @@ void Server::control() {
         control_ = Fd();
         doors_.clear();
         clients_.clear();
-        rescues_.clear();
+        rescues_.forget();
         return;
     }
     if (fds.count() == 0) {
@@ -275,87 +263,17 @@ void Server::end(uint32_t id, bool rescue) {
     Estate estate = client->take_estate();
     const pid_t pid = client->pid();
     client.reset();
-    if (rescue && !estate.arenas.empty()) start_rescue(std::move(estate), pid);
+    if (rescue && !estate.arenas.empty())
+        rescues_.start(std::move(estate), pid, [this] { be_alone(); });
 }
 
-bool wait_for_go(void* context) {
-    const int pipe = *static_cast<int*>(context);
-    char c = 'R';
-    if (vma::sys::write(pipe, &c, 1) != 1) return false;
-    return vma::broker::wait_readable(pipe, int(kRescueSeconds) * 1000) &&
-           vma::sys::read(pipe, &c, 1) == 1 && c == 'G';
-}
-
-void tell(pid_t of, const RescueCounters& c) {
-    if (c.delivered + c.shared + c.reset + c.lost + c.nonsense == 0) return;
-    syslog(
-        LOG_NOTICE,
-        "process %d has ended: of its connections %u go on to their end in the kernel, %u with a "
-        "child of it, %u were reset, %u lost; %u records were damaged",
-        int(of), c.delivered, c.shared, c.reset, c.lost, c.nonsense);
-}
-
-void Server::start_rescue(Estate estate, pid_t of) {
-    int pair[2];
-    if (vma::sys::raw(SYS_socketpair, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0,
-                      vma::sys::ptr(pair)) < 0) {
-        bury(estate);
-        return;
-    }
-    Rescue r;
-    r.pipe = Fd(pair[0]);
-    r.estate = std::move(estate);
-    r.of = of;
-    r.child = fork();
-    if (r.child == 0) {
-        alarm(kRescueSeconds);
-        // Whoever waits for the broker's end must not wait for ours: its clients, its successor at the socket, we ourselves.
-        for (Fd* fd : {&r.pipe, &listener_, &poll_, &hangups_, &control_}) *fd = Fd();
-        workers_.forget();
-        doors_.clear();
-        clients_.clear();
-        rescues_.clear();
-        const RescueCounters c = rescue(r.estate, wait_for_go, &pair[1]);
-        tell(of, c);
-        _exit(0);
-    }
-    vma::sys::close(pair[1]);
-    const uint32_t id = next_++;
-    if (r.child < 0 || !add(r.pipe.get(), kRescue, id)) {
-        bury(r.estate);
-        return;
-    }
-    rescues_.emplace(id, std::move(r));
-}
-
-void Server::rescue_news(uint32_t id) {
-    const auto it = rescues_.find(id);
-    if (it == rescues_.end()) return;
-    Rescue& r = it->second;
-    char c = 0;
-    const ssize_t n = vma::sys::read(r.pipe.get(), &c, 1);
-    if (n == 1 && c == 'R') {
-        // Every connection is in the kernel: from here on it gets their frames.
-        for (const WatchedArena& a : r.estate.arenas)
-            if (vma::Hook* hook = hook_on(a.facts.ifindex))
-                hook->retire(a.facts.slot, a.facts.token);
-        c = 'G';
-        vma::sys::write(r.pipe.get(), &c, 1);
-        return;
-    }
-    if (n == -EINTR || n == -EAGAIN) return;
-    int status = 0;
-    waitpid(r.child, &status, 0);
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-        syslog(LOG_WARNING, "process %d has ended: rescuing its connections failed (status %x)",
-               int(r.of), unsigned(status));
-    bury(r.estate);
-    rescues_.erase(it);
-}
-
-void Server::bury(const Estate& estate) {
-    for (const WatchedArena& a : estate.arenas)
-        if (vma::Hook* hook = hook_on(a.facts.ifindex)) hook->bury(a.facts.slot, a.facts.token);
+// In the child that restores connections: whoever waits for the broker's end must not wait for its, too: the clients, the successor at
+// the socket, the broker itself.
+void Server::be_alone() {
+    for (Fd* fd : {&listener_, &poll_, &hangups_, &control_}) *fd = Fd();
+    workers_.forget();
+    doors_.clear();
+    clients_.clear();
 }
 
 int Server::run() {
@@ -393,8 +311,8 @@ int Server::run() {
                 case kDeath:
                     death(id);
                     break;
-                case kRescue:
-                    rescue_news(id);
+                case kRescues:
+                    rescues_.serve();
                     break;
                 case kWorkers:
                     workers_.serve();
