@@ -486,23 +486,11 @@ std::optional<std::bitset<kMaxCpus>> cpus_from_text(std::string_view text) {
 
 std::vector<Note> effect_notes(const Options& o) {
     std::vector<Note> notes;
-    unsigned of_profile = 0, idle_of_profile = 0;
-    for (const OptionRow& row : option_rows()) {
-        const bool planned = row.effect == OptionEffect::planned;
-        if (o.origin(row.id) == Origin::spec) {
-            of_profile++;
-            idle_of_profile += planned;
-        }
-        if (planned && o.is_given(row.id))
+    for (const OptionRow& row : option_rows())
+        if (row.effect == OptionEffect::planned && o.is_given(row.id))
             notes.push_back(
                 {LogLevel::warning, fmt::format("{}={} has no effect in this version (planned: {})",
                                                 row.name, option_value_text(o, row.id), row.part)});
-    }
-    if (idle_of_profile)
-        notes.push_back({LogLevel::warning,
-                         fmt::format("VMA_SPEC={}: {} of its {} values have no effect in this "
-                                     "version; docs/CONFIG.md tells which",
-                                     spec_name(o.spec), idle_of_profile, of_profile)});
     return notes;
 }
 

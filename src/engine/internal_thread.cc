@@ -83,7 +83,7 @@ void run_errand() {
 // One turn: returns the shards that need our eyes on their ring fd while we sleep.
 struct Attendance {
     unsigned armed = 0;
-    Shard* shards[64];
+    Shard* shards[Runtime::kMaxShards];
     bool active = false;  // some shard is being polled by the program
 };
 
@@ -98,21 +98,22 @@ void attend(Attendance& out) {
                 break;
             case Shard::Attended::by_nobody:
                 shard->progress_all();
-                if (out.armed < 64) out.shards[out.armed++] = shard;
+                out.shards[out.armed++] = shard;
                 break;
         }
     }
 }
 
 void turn(Instant& next_housekeeping) {
-    pollfd fds[160];
+    constexpr nfds_t kMostOthers = 96;
+    pollfd fds[kMostOthers + Runtime::kMaxShards];
     nfds_t count = 0;
     fds[count++] = {g_control.fd(), POLLIN, 0};
     // A negative descriptor is none to ppoll.
     fds[count++] = {rules_watch().fd(), POLLIN, 0};
     Instant network_due = next_housekeeping;
     Runtime::for_each_space([&](NetSpace& space) {
-        if (count + 3 > 90) return;
+        if (count + 4 > kMostOthers) return;
         fds[count++] = {space.monitor().fd(), POLLIN, 0};
         if (space.monitor().due() < network_due) network_due = space.monitor().due();
         if (space.policy()) {

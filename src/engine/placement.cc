@@ -92,8 +92,8 @@ Memory make_memory(const Options& options, Reason* why, std::string* text) {
 }
 
 // Verbs where the interface is the port of an RDMA device, else the packet ring.
-Result<Ring*> open_ring(const Interface& interface, const Options& options, const Memory& memory,
-                        const char** kind, std::string* text) {
+Result<Ring*> open_ring(const Interface& interface, unsigned lane, const Options& options,
+                        const Memory& memory, const char** kind, std::string* text) {
     if (options.ring_kind == kVerbs || (options.ring_kind == kAuto && may_have_verbs_ports())) {
         static std::once_flag once;
         std::call_once(once, [&] { set_driver_environment(options); });
@@ -116,6 +116,8 @@ Result<Ring*> open_ring(const Interface& interface, const Options& options, cons
     config.ifindex = interface.index;
     config.mtu = interface.mtu;
     config.ring_bytes = options.packet_ring_bytes;
+    // Its memory is not swapped out, and a ring of its own is for few sockets.
+    if (lane != 0 && !options.is_set(Opt::packet_ring_bytes)) config.ring_bytes /= 4;
     config.drop_without_packet = options.cq_keep_qp_full;
     config.pool = memory.pool;
     *kind = "packet";
@@ -123,14 +125,15 @@ Result<Ring*> open_ring(const Interface& interface, const Options& options, cons
 }
 
 // Takes `ring` on every path. `clock`: of its stamps, or null.
-Shard* shard_around(const Memory& memory, Ring* ring, int ifindex, const MacAddr& mac,
-                    const char* kind, std::unique_ptr<DeviceClock> clock, const Options& options,
-                    Reason* why, std::string* text) {
+Shard* shard_around(const Memory& memory, Ring* ring, int ifindex, unsigned lane,
+                    const MacAddr& mac, const char* kind, std::unique_ptr<DeviceClock> clock,
+                    const Options& options, Reason* why, std::string* text) {
     Shard::Parts parts;
     parts.arena = memory.arena;
     parts.pool = memory.pool;
     parts.ring = ring;
     parts.ifindex = ifindex;
+    parts.lane = lane;
     parts.mac = mac;
     parts.ring_kind = kind;
     parts.secret = random_secret();
@@ -185,7 +188,7 @@ VerbsRingConfig verbs_settings(const Options& options) {
     return config;
 }
 
-Shard* open_shard_on(const Interface& interface, const Options& options, Reason* why,
+Shard* open_shard_on(const Interface& interface, unsigned lane, const Options& options, Reason* why,
                      std::string* text) {
     const int kind = options.ring_kind;
     if (kind != kAuto && kind != kPacket && kind != kVerbs) {
@@ -198,7 +201,7 @@ Shard* open_shard_on(const Interface& interface, const Options& options, Reason*
     const Memory memory = make_memory(options, why, text);
     if (memory.arena == nullptr) return nullptr;
     const char* ring_kind = "";
-    const auto ring = open_ring(interface, options, memory, &ring_kind, text);
+    const auto ring = open_ring(interface, lane, options, memory, &ring_kind, text);
     if (!ring) {
         *why = reason_of(ring.error());
         if (out_of_descriptors(ring.error())) *text = kNoDescriptor;
@@ -208,8 +211,8 @@ Shard* open_shard_on(const Interface& interface, const Options& options, Reason*
     }
     auto clock =
         DeviceClock::make(**ring, StampConversion(options.hw_ts_conversion), interface.name);
-    return shard_around(memory, *ring, interface.index, interface.mac, ring_kind, std::move(clock),
-                        options, why, text);
+    return shard_around(memory, *ring, interface.index, lane, interface.mac, ring_kind,
+                        std::move(clock), options, why, text);
 }
 
 Shard* open_shm_shard(int ifindex, const Options& options, shm::ShmRing** ring, Reason* why,
@@ -226,8 +229,8 @@ Shard* open_shm_shard(int ifindex, const Options& options, shm::ShmRing** ring, 
         Arena::unmap(memory.arena);
         return nullptr;
     }
-    Shard* const shard =
-        shard_around(memory, *opened, ifindex, MacAddr{}, "shm", nullptr, options, why, text);
+    Shard* const shard = shard_around(memory, *opened, ifindex, Shard::kEveryLane, MacAddr{}, "shm",
+                                      nullptr, options, why, text);
     if (shard) *ring = *opened;
     return shard;
 }

@@ -19,7 +19,7 @@ VerbsRingConfig verbs_settings(const Options& options);
 
 // Opens the best ring that interface and options allow, in the calling thread's namespace. Null on failure: *why is the
 // reason code, *text one line for the user that names the call and what to do.
-Shard* open_shard_on(const Interface& interface, const Options& options, Reason* why,
+Shard* open_shard_on(const Interface& interface, unsigned lane, const Options& options, Reason* why,
                      std::string* text);
 
 // The shard of all neighbour processes of one namespace; `ifindex` of its loopback device. *ring is the shard's.

@@ -34,7 +34,6 @@ namespace vma {
 namespace {
 
 constexpr unsigned kMaxSpaces = 16;
-constexpr unsigned kMaxShards = 256;
 
 // Plain statics, never destroyed: threads of the program may still be in calls while exit handlers run.
 struct State {
@@ -44,7 +43,8 @@ struct State {
         kept;  // readers hold plain references: snapshots stay
     NetSpace* spaces[kMaxSpaces] = {};
     std::atomic<unsigned> space_count{0};
-    Shard* shards[kMaxShards] = {};
+    Shard* shards[Runtime::kMaxShards] = {};
+    Lanes lanes;
     std::atomic<unsigned> shard_count{0};
     std::atomic<bool> heavy{false};
     std::atomic<void (*)()> tick{nullptr};
@@ -280,6 +280,8 @@ std::span<Shard* const> Runtime::shards() {
     return {s.shards, s.shard_count.load(std::memory_order_acquire)};
 }
 
+Lanes& Runtime::lanes() { return state().lanes; }
+
 bool NetSpace::can_carry_ring(const Interface& interface) {
     // Those over several cards; those whose routes are not the others'; those that have a card together by their address: of
     // macvlans connections that were taken over stood still, rarely.
@@ -289,68 +291,78 @@ bool NetSpace::can_carry_ring(const Interface& interface) {
            std::ranges::find(kKernels, interface.kind) == std::end(kKernels);
 }
 
-Shard* NetSpace::open_shard(int ifindex) const {
+bool NetSpace::has(const Shard& shard) {
+    if (shard.lane() == Shard::kEveryLane) return false;
+    Entry* const entry = find(shard.ifindex());
+    return entry && entry->shards[shard.lane()].load(std::memory_order_acquire) == &shard;
+}
+
+NetSpace::Entry* NetSpace::find(int ifindex) {
     const unsigned count = entry_count_.load(std::memory_order_acquire);
     for (unsigned i = 0; i < count; i++)
-        if (entries_[i].ifindex == ifindex) return entries_[i].shard;
+        if (entries_[i].ifindex == ifindex) return &entries_[i];
     return nullptr;
 }
 
-Shard* NetSpace::shard(int ifindex, Reason* why) {
-    if (Shard* open = open_shard(ifindex)) return open;
+Shard* NetSpace::shard(int ifindex, unsigned lane, Reason* why) {
+    const auto open_one = [&](Entry* entry) {
+        return entry ? entry->shards[lane].load(std::memory_order_acquire) : nullptr;
+    };
+    if (Shard* open = open_one(find(ifindex))) return open;
     State& s = state();
     std::lock_guard guard(s.control);
-    const unsigned count = entry_count_.load(std::memory_order_relaxed);
-    Entry* entry = nullptr;
-    for (unsigned i = 0; i < count; i++)
-        if (entries_[i].ifindex == ifindex) entry = &entries_[i];
-    if (entry && entry->shard) return entry->shard;
-    if (entry && entry->failed_generation == generation()) {
-        *why = entry->failed;
-        return nullptr;
-    }
+    Entry* entry = find(ifindex);
+    if (Shard* open = open_one(entry)) return open;
+    // What the sockets of this lane have then.
+    Shard* const instead = entry ? entry->first : nullptr;
+    const auto none = [&](Reason reason) {
+        *why = instead ? Reason::none : reason;
+        return instead;
+    };
+    if (entry && entry->failed_generation == generation()) return none(entry->failed);
     const auto view = monitor_->view();
     const Interface* interface = view->interface(ifindex);
-    if (interface == nullptr || !can_carry_ring(*interface) ||
-        s.stopped.load(std::memory_order_relaxed)) {
-        *why = s.stopped.load(std::memory_order_relaxed) ? Reason::exiting
-                                                         : Reason::interface_unsupported;
-        return nullptr;
-    }
+    if (s.stopped.load(std::memory_order_relaxed)) return none(Reason::exiting);
+    if (interface == nullptr || !can_carry_ring(*interface))
+        return none(Reason::interface_unsupported);
+    const unsigned count = entry_count_.load(std::memory_order_relaxed);
     const unsigned shards = s.shard_count.load(std::memory_order_relaxed);
-    if ((entry == nullptr && count == kMaxInterfaces) || shards == kMaxShards) {
-        *why = Reason::memory;
-        return nullptr;
-    }
+    if ((entry == nullptr && count == kMaxInterfaces) || shards == Runtime::kMaxShards)
+        return none(Reason::memory);
     // A ring's socket is of the namespace in which it is opened: this thread may have moved. Another may not have.
-    if (const Result<uint64_t> here = namespace_of_this_thread(); here && *here != key()) {
-        *why = Reason::network_namespace;
-        return nullptr;
-    }
+    if (const Result<uint64_t> here = namespace_of_this_thread(); here && *here != key())
+        return none(Reason::network_namespace);
     std::string text;
-    Shard* shard = open_shard_on(*interface, Runtime::options(), why, &text);
+    Shard* shard = open_shard_on(*interface, lane, Runtime::options(), why, &text);
     if (entry == nullptr) {
         entry = &entries_[count];
         entry->ifindex = ifindex;
+        entry_count_.store(count + 1, std::memory_order_release);
     }
     if (shard == nullptr) {
         entry->failed = *why;
         entry->failed_generation = generation();
-        if (*why == Reason::capability)
+        if (instead)
+            text = "interface " + interface->name +
+                   ": no further ring, its sockets share the first: " + text;
+        else if (*why == Reason::capability)
             text = missing_capability_line({interface->name, text});
         else
             text = "interface " + interface->name +
                    ": no ring, its sockets stay with the kernel: " + text;
         vma_log(warning, "engine", "{}", text);
-    } else {
-        entry->shard = shard;
-        s.shards[shards] = shard;
-        s.shard_count.store(shards + 1, std::memory_order_release);
-        vma_log(debug, "engine", "interface {}: {} ring open", interface->name, shard->ring_kind());
+        return none(*why);
+    }
+    s.shards[shards] = shard;
+    s.shard_count.store(shards + 1, std::memory_order_release);
+    if (instead == nullptr) {
+        entry->first = shard;
         warn_of_arp_flux(*view, *interface);
     }
-    entry_count_.store(std::max(count, unsigned(entry - entries_) + 1), std::memory_order_release);
-    if (shard) InternalThread::poke();
+    entry->shards[lane].store(shard, std::memory_order_release);
+    vma_log(debug, "engine", "interface {}: {} ring {} open", interface->name, shard->ring_kind(),
+            lane);
+    InternalThread::poke();
     return shard;
 }
 
@@ -416,6 +428,8 @@ void Runtime::forget_in_child() {
     new (&s.control) std::mutex;
     s.space_count = 0;
     s.shard_count = 0;
+    new (&s.lanes) Lanes;
+    lanes_forget_in_child();
     s.shm_shard = nullptr;
     s.shm_ring = nullptr;
     s.heavy = false;

@@ -13,6 +13,7 @@
 #include "base/result.h"
 #include "config/snapshot.h"
 #include "engine/kernel_policy.h"
+#include "engine/lanes.h"
 #include "engine/local_members.h"
 #include "engine/network_monitor.h"
 #include "engine/shard.h"
@@ -35,11 +36,12 @@ class NetSpace {
         return monitor_->generation() + (policy_ ? policy_->generation() : 0);
     }
 
-    // The shard that serves interface `ifindex`, opened when needed. On failure null and *why (and a log line, once).
-    // A failed interface is tried again when the network state has changed.
-    Shard* shard(int ifindex, Reason* why);
-    // The shard if it is open already.
-    Shard* open_shard(int ifindex) const;
+    // The shard that serves interface `ifindex` in a lane, opened when needed. On failure null and *why (and a log line, once).
+    // A failed interface is tried again when the network state has changed. Where only further rings cannot be had, the
+    // interface's first one serves these lanes, too.
+    Shard* shard(int ifindex, unsigned lane, Reason* why);
+    // Is the shard one of this namespace's?
+    bool has(const Shard& shard);
     // Interfaces that could carry a ring: Ethernet, up, not loopback, not a bond or bridge member.
     static bool can_carry_ring(const Interface& interface);
 
@@ -47,11 +49,13 @@ class NetSpace {
     friend class Runtime;
     struct Entry {
         int ifindex = 0;
-        Shard* shard = nullptr;
+        std::atomic<Shard*> shards[Lanes::kMost] = {};
+        Shard* first = nullptr;  // of these
         Reason failed = Reason::none;
         uint64_t failed_generation = 0;
     };
     static constexpr unsigned kMaxInterfaces = 64;
+    Entry* find(int ifindex);  // or null
 
     std::shared_ptr<NetworkMonitor> monitor_;
     std::unique_ptr<KernelPolicy> policy_;
@@ -88,6 +92,9 @@ class Runtime {
 
     // Every open shard of the process. The span stays valid: shards are added, never removed, until fork.
     static std::span<Shard* const> shards();
+    static constexpr unsigned kMaxShards = 256;
+    // Of all sockets of the process.
+    static Lanes& lanes();
 
     // The shm ring's shard, opened when needed; of the internal thread's namespace. Null: there is none (a log line, once).
     static Shard* shm_shard(shm::ShmRing** ring);

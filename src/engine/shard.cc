@@ -66,6 +66,7 @@ Shard* Shard::make(const Parts& parts) {
     shard->adapts_every_ = parts.ring->adapts_every();
     shard->mac_ = parts.mac;
     shard->ifindex_ = parts.ifindex;
+    shard->lane_ = parts.lane;
     shard->wake_fd_ = parts.ring->wake_fd();
     shard->ring_kind_ = parts.ring_kind;
     udp->mac = parts.mac;

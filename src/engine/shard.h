@@ -62,6 +62,7 @@ class Shard {
         PacketPool* pool = nullptr;
         Ring* ring = nullptr;  // owned from now on
         int ifindex = 0;
+        unsigned lane = 0;  // lanes.h
         MacAddr mac{};
         const char* ring_kind = "";
         uint64_t secret = 0, secret2 = 0;  // random; keys of the tables, initial sequence numbers
@@ -85,6 +86,9 @@ class Shard {
     const RingCaps& caps() const { return caps_; }
     const MacAddr& mac() const { return mac_; }
     int ifindex() const { return ifindex_; }
+    unsigned lane() const { return lane_; }
+    static constexpr unsigned kEveryLane = ~0u;  // its ring is for all of them
+    uint64_t lane_bit() const { return lane_ == kEveryLane ? 0 : uint64_t(1) << lane_; }
     const char* ring_kind() const { return ring_kind_; }
     static void set_sink(ReadySink* sink) { sink_ = sink; }
 
@@ -241,6 +245,7 @@ class Shard {
     RingCaps caps_;
     MacAddr mac_{};
     int ifindex_ = 0;
+    unsigned lane_ = 0;
     int wake_fd_ = -1;
     const char* ring_kind_ = "";
     unsigned armed_ = 0;  // [lease] threads asleep on the ring, the internal one included

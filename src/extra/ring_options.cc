@@ -1,6 +1,5 @@
-// What programs ask of rings. There is one for each interface, which all sockets and threads use: wishes for more of them are
-// heard, and change nothing. A cyclic buffer is made over whatever rings a socket has; rings over memory that the program sends
-// from need the queues of a device, and are refused.
+// What programs ask of rings: which of them a socket has (sock/socket_rings.h). A cyclic buffer is made over whatever rings a
+// socket has; rings over memory that the program sends from need the queues of a device, and are refused.
 #include "extra/ring_options.h"
 
 #include <errno.h>
@@ -175,9 +174,11 @@ Outcome set_ring_logic(const sock::Using& object, const void* value, socklen_t l
     if (wish.comp_mask & VMA_RING_ALLOC_MASK_RING_PROFILE_KEY)
         if (const int error = set_profile(object, wish.ring_profile_key))
             return Outcome::error(error);
-    if (logic != RING_LOGIC_PER_INTERFACE)
-        vma_log(debug, "extra", "fd {}: ring logic {} changes nothing: each interface has one ring",
-                object.socket()->fd(), logic);
+    const auto counts = [&](uint32_t field) { return (wish.comp_mask & field) != 0; };
+    const bool receiving = counts(VMA_RING_ALLOC_MASK_RING_INGRESS) && wish.ingress;
+    const bool sending = counts(VMA_RING_ALLOC_MASK_RING_ENGRESS) && wish.engress;
+    const uint32_t user = counts(VMA_RING_ALLOC_MASK_RING_USER_ID) ? wish.user_id : 0;
+    object.socket()->rings.wish(RingLogic(logic), user, receiving, sending);
     return Outcome::value(0);
 }
 

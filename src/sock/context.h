@@ -31,4 +31,21 @@ struct Context {
     static KernelTurns kernel_turns(std::atomic<uint32_t>& calls);
 };
 
+// Where a call looks that waits for many sockets: at the rings of their lanes; at all while there is only one lane.
+class LaneShards {
+  public:
+    std::span<Shard* const> of(uint64_t lanes) {
+        const auto all = Context::shards();
+        if (!Runtime::lanes().several()) return all;
+        size_t n = 0;
+        for (Shard* shard : all)
+            if (shard->lane() == Shard::kEveryLane || (lanes & shard->lane_bit()) != 0)
+                chosen_[n++] = shard;
+        return {chosen_, n};
+    }
+
+  private:
+    Shard* chosen_[Runtime::kMaxShards];
+};
+
 }  // namespace vma::sock

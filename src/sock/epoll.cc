@@ -157,6 +157,21 @@ uint32_t Epoll::poll_events() {
     return 0;
 }
 
+void Epoll::add_lanes(uint64_t lanes) {
+    if ((lanes & ~lanes_.fetch_or(lanes, std::memory_order_acq_rel)) == 0) return;
+    watch.notify(0);
+    follow_lanes(*this);
+}
+
+void Epoll::follow_lanes(Pollable& member) {
+    if (!member.watch.watched()) return;
+    const uint64_t lanes = member.lanes();
+    member.watch.find_item([lanes](EpollItem& item) {
+        item.epoll->add_lanes(lanes);
+        return false;
+    });
+}
+
 EpollItem* Epoll::find(Pollable& member, int fd) {
     return member.watch.find_item(
         [&](EpollItem& item) { return item.epoll == this && item.fd == fd; });
@@ -234,6 +249,7 @@ int Epoll::control(int op, int fd, Pollable& member, const epoll_event* event) {
             if (event == nullptr) return EFAULT;
             item = make_item(member, fd, *event, false);
             if (item == nullptr) return ENOMEM;
+            add_lanes(member.lanes());
             break;
         }
         case EPOLL_CTL_MOD: {
@@ -435,11 +451,7 @@ namespace {
 class EpollTarget final : public WaitTarget {
   public:
     EpollTarget(Epoll& epoll, int epfd, epoll_event* out, int max)
-        : epoll_(epoll),
-          out_(out),
-          max_(max),
-          shards_(Context::shards()),
-          kernel_{epfd, POLLIN, 0} {}
+        : epoll_(epoll), out_(out), max_(max), kernel_{epfd, POLLIN, 0} {}
 
     bool ready(bool slept) override {
         // Kernel members are looked at in every kKernelEvery-th turn, at once after a sleep that they ended, and whenever
@@ -462,7 +474,7 @@ class EpollTarget final : public WaitTarget {
     }
     void watch(Sleeper& sleeper) override { epoll_.watch.add(sleeper); }
     void unwatch(Sleeper& sleeper) override { epoll_.watch.remove(sleeper); }
-    std::span<Shard* const> shards() override { return shards_; }
+    std::span<Shard* const> shards() override { return shards_.of(epoll_.lanes()); }
     std::span<pollfd> kernel_fds() override {
         // Always: a member may turn into a kernel one while we sleep.
         return {&kernel_, 1};
@@ -483,7 +495,7 @@ class EpollTarget final : public WaitTarget {
     Epoll& epoll_;
     epoll_event* out_;
     int max_;
-    std::span<Shard* const> shards_;
+    LaneShards shards_;
     pollfd kernel_;
     bool looked_ = false;
     unsigned turn_ = 1;

@@ -48,6 +48,10 @@ class Epoll final : public Pollable {
     static void destroy(Epoll* epoll);
 
     uint32_t poll_events() override;  // EPOLLIN when something of ours is ready
+    // Those of all members it has had: it goes on looking there.
+    uint64_t lanes() const override { return lanes_.load(std::memory_order_acquire); }
+    // A member has come to rings of another lane: its sets, and who waits on them, look there, too.
+    static void follow_lanes(Pollable& member);
 
     // op on a member of ours; 0 or a positive errno.
     int control(int op, int fd, Pollable& member, const epoll_event* event);
@@ -119,11 +123,13 @@ class Epoll final : public Pollable {
     bool queue(EpollItem& item, uint32_t events);  // false: not what the item is interested in
     void call_kernel_waits();
     void end_call();
+    void add_lanes(uint64_t lanes);
 
     SpinLock ctl_lock_;
     List<EpollItem, &EpollItem::member_hook> members_;
     SpinLock ready_lock_;
     List<EpollItem, &EpollItem::ready_hook> ready_;
+    std::atomic<uint64_t> lanes_{0};
     std::atomic<uint32_t> member_count_{0};  // served here
     std::atomic<uint32_t> item_count_{0};    // those and the ones in the kernel set
     std::atomic<uint32_t> kernel_waits_{0};  // threads that were sent to the kernel set alone

@@ -164,7 +164,13 @@ class PollSet final : public WaitTarget {
                     sleeper.notified.store(true, std::memory_order_release);
             }
     }
-    std::span<Shard* const> shards() override { return Context::shards(); }
+    std::span<Shard* const> shards() override {
+        uint64_t lanes = 0;
+        if (Runtime::lanes().several())
+            for (nfds_t i = 0; i < n_; i++)
+                if (const Pollable* member = members_.data()[i]) lanes |= member->lanes();
+        return shards_.of(lanes);
+    }
     std::span<pollfd> kernel_fds() override { return {kernel_.data(), kernel_count_}; }
 
     int count = 0;
@@ -238,6 +244,7 @@ class PollSet final : public WaitTarget {
     size_t ours_ = 0, kernel_count_ = 0;
     unsigned turn_ = 0;
     bool watched_ = false, slept_ = false;
+    LaneShards shards_;
     Scratch<Pollable*, 32> members_;  // looked at here
     Scratch<Held, 32> held_;
     Scratch<Sleeper, 32> sleepers_;
@@ -260,7 +267,7 @@ void publish(Place& place, stats::WaitKind kind) {
 
 // Returns like poll: count, or -EINTR. `set` is built and has members of ours.
 int wait_in(Place& place, PollSet& set, const timespec* timeout, const sigset_t* mask) {
-    for (Shard* shard : Context::shards()) shard->progress();
+    for (Shard* shard : set.shards()) shard->progress();
     TwinEvents::drain();
     Screens::run();
     if (timeout && timeout->tv_sec == 0 && timeout->tv_nsec == 0) {

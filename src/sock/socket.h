@@ -19,6 +19,7 @@
 #include "sock/latency.h"
 #include "sock/pollable.h"
 #include "sock/screen.h"
+#include "sock/socket_rings.h"
 #include "sock/wait.h"
 #include "sock/xtreme.h"
 #include "stats/layout.h"
@@ -116,6 +117,8 @@ class Socket : public Pollable {
     std::atomic<uint32_t> flow_tag{0};
     std::atomic<int> ring_profile{0};  // SO_VMA_RING_ALLOC_LOGIC: the key; 0: not set
 
+    SocketRings rings;
+
     // ---- Receive callback (screen.h)
     Screening screening;
     // A callback, or none: what it has not seen is readable then.
@@ -146,6 +149,7 @@ class Socket : public Pollable {
     void forget_locks_in_child() override {
         Pollable::forget_locks_in_child();
         new (&control_) std::mutex;
+        rings.forget_in_child();
         screening.forget_in_child();
         xtreme.forget_in_child();
     }

@@ -51,9 +51,7 @@ stats::RingIdentity identity_of(const Shard& shard) {
     std::strncpy(id.kind, shard.ring_kind(), sizeof id.kind - 1);
     const bool by_memory = !shard.caps().has_neighbors;  // of no interface; the name is lo's
     Runtime::for_each_space([&](NetSpace& space) {
-        if (by_memory ? space.key() != ShmPeers::namespace_key()
-                      : space.open_shard(shard.ifindex()) != &shard)
-            return;
+        if (by_memory ? space.key() != ShmPeers::namespace_key() : !space.has(shard)) return;
         const auto view = space.monitor().view();
         if (const Interface* interface = view->interface(shard.ifindex()))
             std::strncpy(id.interface, interface->name.c_str(), sizeof id.interface - 1);

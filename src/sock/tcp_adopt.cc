@@ -287,6 +287,7 @@ Reason TcpSocket::read_in(int fd, Way& way) {
     reopen_share();
     update_ready();
     state_.store(SocketState::offloaded, std::memory_order_release);
+    Epoll::follow_lanes(*this);
     Xtreme::settle(*this, shard);
     shard.tcp().flush(monotonic_now());
     return Reason::none;

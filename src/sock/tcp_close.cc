@@ -161,6 +161,7 @@ void TcpSocket::teardown() {
     end_connection();
     Screens::remove(*this);  // no ring tells it anything any more
     Xtreme::remove(*this);
+    rings.give_back();
     give_share();
 }
 
@@ -208,10 +209,10 @@ void tcp_drain_orphans(Duration bound) {
             return;
         }
         const timespec nap{0, 200'000};
-        pollfd fds[8];
+        pollfd fds[Runtime::kMaxShards];
         nfds_t n = 0;
         for (Shard* shard : Runtime::shards())
-            if (n < 8 && shard->arm()) fds[n++] = {shard->wake_fd(), POLLIN, 0};
+            if (shard->arm()) fds[n++] = {shard->wake_fd(), POLLIN, 0};
         const timespec slice{0, 5'000'000};
         sys::ppoll(fds, n, n == Runtime::shards().size() ? &slice : &nap);
         for (Shard* shard : Runtime::shards()) shard->disarm();

@@ -1,4 +1,5 @@
 // Opening: bind, connect and how a connection attempt ends.
+#include "sock/epoll.h"
 #include "sock/option_rows.h"
 #include "sock/tcp_socket.h"
 
@@ -132,7 +133,7 @@ Reason TcpSocket::obstacle(int fd, const Endpoint& to, Role role, Way& way) {
     if (!offload) return Reason::rule;
     why = kernel_interferes(fd, to, role, way);
     if (why != Reason::none) return why;
-    way.shard = space_->shard(way.path.ifindex, &why);
+    way.shard = space_->shard(way.path.ifindex, rings.both(fd, way.local.addr), &why);
     return way.shard ? Reason::none : why;
 }
 
@@ -146,10 +147,12 @@ uint16_t TcpSocket::take_port(int fd, const IpAddr& from, const Endpoint& to, Sh
             uint64_t(monotonic_now().ns));
     for (unsigned i = 0; range.count != 0 && i < kTries; i++) {
         const Endpoint candidate{from, uint16_t(range.first + rng.below(range.count))};
-        {
-            LeaseGuard lease(shard.lease());
-            if (!shard.tcp().may_connect({candidate, to}, monotonic_now())) continue;
-        }
+        const auto may_connect = [&](Shard* other) {
+            if (other->ifindex() != shard.ifindex()) return true;
+            LeaseGuard lease(other->lease());
+            return other->tcp().may_connect({candidate, to}, monotonic_now());
+        };
+        if (!std::ranges::all_of(Runtime::shards(), may_connect)) continue;
         const sockaddr_in sin = candidate.to_sockaddr_in();
         if (sys::bind(fd, reinterpret_cast<const sockaddr*>(&sin), sizeof sin) == 0)
             return candidate.port;
@@ -266,6 +269,7 @@ Outcome TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len, TcpFirst
         remote_ = to;
         reason_.store(Reason::none, std::memory_order_relaxed);
         state_.store(SocketState::offloaded, std::memory_order_release);
+        Epoll::follow_lanes(*this);
         Xtreme::settle(*this, *shard);
         VMA_PROBE4(connect, fd, &connection_->tcb, to.addr.v4_host(), to.port);
         syn_held_.store(first != nullptr && first->hold, std::memory_order_release);

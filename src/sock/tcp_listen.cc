@@ -13,6 +13,7 @@
 #include "engine/tcp_defaults.h"
 #include "sock/broker_link.h"
 #include "sock/context.h"
+#include "sock/epoll.h"
 #include "sock/fd_table.h"
 #include "sock/option_rows.h"
 #include "sock/tcp_socket.h"
@@ -61,7 +62,7 @@ void TcpSocket::open_rings(int fd) {
         if (!NetSpace::can_carry_ring(interface)) continue;
         const auto& addresses = interface.addresses;
         if (std::any_of(addresses.begin(), addresses.end(), [](auto& a) { return a.addr.is_v4(); }))
-            (void)space_->shard(interface.index, &why);
+            (void)space_->shard(interface.index, rings.both(fd, local_.addr), &why);
     }
 }
 
@@ -105,7 +106,9 @@ void TcpSocket::activate_listener(int fd) {
                 vma_log(info, "sock", "listener on port {}, interface {}: is the kernel's ({}): {}",
                         local_.port, interface.name, reason_name(failed), culprit);
         }
-        Shard* shard = failed == Reason::none ? space_->shard(interface.index, &failed) : nullptr;
+        Shard* shard = failed == Reason::none
+                           ? space_->shard(interface.index, rings.both(fd, local_.addr), &failed)
+                           : nullptr;
         if (shard == nullptr) {
             if (why == Reason::none) why = failed;
             continue;
@@ -150,6 +153,7 @@ void TcpSocket::activate_listener(int fd) {
     reason_.store(Reason::none, std::memory_order_relaxed);
     phase_.store(Phase::listening, std::memory_order_release);
     state_.store(SocketState::offloaded, std::memory_order_release);
+    Epoll::follow_lanes(*this);
     publish_state();
     kernel_news_.store(true,
                        std::memory_order_release);  // connections may wait in the twin already
@@ -211,6 +215,7 @@ TcpSocket* TcpSocket::accept_from_ring(int, int flags, int* new_fd, int* error) 
         socket->space_ = space_;
         socket->shard_ = &shard;
         socket->accepted_ = true;
+        socket->rings.share(rings);
         socket->options_ = options_;
         socket->twin_has_options_ = false;
         socket->set_nonblocking(flags & SOCK_NONBLOCK);

@@ -5,6 +5,16 @@
 
 namespace vma::sock {
 
+// What it is in comes and goes under control_; it is published by state_, after which these are set.
+uint64_t TcpSocket::lanes() const {
+    if (state() != SocketState::offloaded) return 0;
+    if (phase_.load(std::memory_order_acquire) != Phase::listening)
+        return shard_ ? shard_->lane_bit() : 0;
+    uint64_t lanes = 0;
+    for (unsigned i = 0; i < listeners_count_; i++) lanes |= listeners_[i].shard->lane_bit();
+    return lanes;
+}
+
 unsigned TcpSocket::ring_fds(std::span<int> out) {
     std::lock_guard guard(control_);
     if (state() != SocketState::offloaded) return 0;

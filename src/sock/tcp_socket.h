@@ -59,6 +59,7 @@ class TcpSocket final : public Socket {
     Outcome receive(int fd, msghdr* msg, int flags, Taker* taker = nullptr);
     Outcome sendfile(int fd, int in_fd, off_t* offset, size_t count);
 
+    uint64_t lanes() const override;
     uint32_t poll_events() override {
         return state() == SocketState::kernel
                    ? settling() ? 0 : twin_events()

@@ -107,7 +107,7 @@ Shard* UdpSocket::shard_of(const Membership& m, int fd) {
         }
     }
     Reason failed = Reason::none;
-    return space_->shard(m.ifindex, &failed);
+    return space_->shard(m.ifindex, rings.receive(fd, local_.addr), &failed);
 }
 
 // control_ held. Rings get the groups that they should have; how many memberships are on rings.

@@ -241,6 +241,13 @@ void UdpSocket::ring_ready(const UdpEndpoint& endpoint) {
     watch.notify(EPOLLIN | EPOLLPRI | EPOLLRDNORM | EPOLLRDBAND);
 }
 
+uint64_t UdpSocket::lanes() const {
+    uint64_t lanes = 0;
+    const unsigned count = presence_count_.load(std::memory_order_acquire);
+    for (unsigned i = 0; i < count; i++) lanes |= presences_[i].shard->lane_bit();
+    return lanes;
+}
+
 uint32_t UdpSocket::poll_events() {
     constexpr uint32_t kWritable = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
     const uint32_t writable = is_writable() ? kWritable : 0;

@@ -79,7 +79,7 @@ UdpSocket::Destination UdpSocket::resolve(int fd, const Endpoint& to) {
         d.why = space_->policy()->check(flow, *view);
         if (d.why != Reason::none) return d;
     }
-    Shard* shard = space_->shard(route->oif, &d.why);
+    Shard* shard = space_->shard(route->oif, rings.send(fd, route->source), &d.why);
     if (shard == nullptr) return d;
     d.ifindex = route->oif;
     d.next_hop = route->next_hop;

@@ -165,6 +165,7 @@ UdpSocket::Presence* UdpSocket::presence_in(Shard& shard) {
     endpoint->set_tells_drops(wanted_.load(std::memory_order_relaxed) & kWantDrops);
     presences_[count] = {&shard, endpoint, false};
     presence_count_.store(count + 1, std::memory_order_release);
+    Epoll::follow_lanes(*this);
     Xtreme::settle(*this, shard, count != 0);
     return &presences_[count];
 }
@@ -365,7 +366,9 @@ void UdpSocket::decide_receive(int fd) {
                             local_.port, interface.name, reason_name(failed), culprit);
             }
             Shard* shard =
-                failed == Reason::none ? space_->shard(interface.index, &failed) : nullptr;
+                failed == Reason::none
+                    ? space_->shard(interface.index, rings.receive(fd, local_.addr), &failed)
+                    : nullptr;
             if (shard == nullptr) {
                 if (why == Reason::none) why = failed;
                 continue;
@@ -449,6 +452,7 @@ void UdpSocket::teardown() {
         presences_[i].shard->free_udp(presences_[i].endpoint);
     }
     presence_count_.store(0, std::memory_order_relaxed);
+    rings.give_back();
     give_share();
 }
 

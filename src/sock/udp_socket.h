@@ -57,6 +57,7 @@ class UdpSocket final : public Socket {
     Outcome unsent(int fd);
 
     uint32_t poll_events() override;
+    uint64_t lanes() const override;
     void teardown() override;
     void kept_returned(Shard& shard, const Kept& kept) override;
     void set_screen(const Screen& screen) override;

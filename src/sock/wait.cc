@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/deferred_signal.h"
 #include "base/own_fd.h"
+#include "engine/runtime.h"
 #include "sock/screen.h"
 #include "sock/socket.h"
 
@@ -21,8 +22,8 @@ constexpr unsigned kClockEvery = 16;  // spin loops between clock reads (20 ns e
 constexpr Duration kTwinsEvery = Duration::micros(10);
 constexpr Duration kYieldAfter = Duration::micros(5);
 constexpr Duration kYieldEvery = Duration::micros(2);
-constexpr unsigned kMaxPollFds =
-    16;  // rings + twins + own eventfd; the kernel fds of the caller come on top
+constexpr unsigned kMostFollowed = 16;  // rings that others may attend for one thread
+constexpr unsigned kFewPollFds = 16;  // twins, own eventfd, rings and the kernel fds of the caller
 
 // A signal that the p-variants unblock must end the wait at once, also while we spin: ask the kernel with a poll of nothing.
 bool mask_would_interrupt(const sigset_t* mask) {
@@ -50,7 +51,7 @@ class Led {
     }
 
   private:
-    std::array<Shard*, kMaxPollFds> shards_;
+    std::array<Shard*, Runtime::kMaxShards> shards_;
     unsigned count_ = 0;
 };
 
@@ -62,56 +63,60 @@ int sleep_once(WaitTarget& target, const WaitLimits& limits, Instant now, Led& l
     const auto shards = target.shards();
     const auto kernel = target.kernel_fds();
 
-    std::array<pollfd, kMaxPollFds> few;
-    pollfd* fds = few.data();
-    size_t count = 0;
     bool pending = !target.may_sleep();
-    std::array<Follower, kMaxPollFds> followers;
+    std::array<Follower, kMostFollowed> followers;
     // Whom nobody could wake attends.
     const size_t may_follow = sleeper.thread ? followers.size() : 0;
     const auto follower = [&](size_t i) { return i < may_follow ? &followers[i] : nullptr; };
-    bool attends = shards.empty();
+    const auto attends = [&](size_t i) { return i >= may_follow || followers[i].attends; };
+    size_t attended = 0;
     for (size_t i = 0; i < shards.size(); i++) {
         Follower* const f = follower(i);
         if (f) f->sleeper = &sleeper;
         if (!shards[i]->arm(f)) pending = true;
-        if (f && !f->attends) continue;
-        attends = true;
-        if (count < kMaxPollFds - 2) fds[count++] = {shards[i]->wake_fd(), POLLIN, 0};
+        if (attends(i)) attended++;
     }
     // What it attended before and does not now.
     led.pass_on();
-    // Who attends a ring tells what comes by the kernel, too.
-    if (attends && TwinEvents::fd() >= 0) fds[count++] = {TwinEvents::fd(), POLLIN, 0};
-    if (sleeper.thread) fds[count++] = {sleeper.thread->event.fd(), POLLIN, 0};
-    const size_t own = count;
 
     int result = 0;
     const bool ready = !pending && target.ready(false);
     // Nobody else may come to show what arrived just now.
     if (!pending && !ready && !Screens::waiting()) {
         // The kernel wants one array: the caller's descriptors are copied behind ours and the answers copied back.
-        pollfd* all = fds;
-        const size_t total = own + kernel.size();
+        std::array<pollfd, kFewPollFds> few;
+        pollfd* all = few.data();
+        size_t room = kFewPollFds;
+        const size_t total = 2 + attended + kernel.size();
         void* big = nullptr;
-        if (total > kMaxPollFds) {
+        if (total > room) {
             big = sys::mmap(nullptr, total * sizeof(pollfd), PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
             if (!sys::failed(big)) {
                 all = static_cast<pollfd*>(big);
-                std::copy(fds, fds + own, all);
+                room = total;
             } else {
                 big = nullptr;
             }
         }
-        const size_t room = big ? total : kMaxPollFds;
+        size_t own = 0;
+        // Who attends a ring tells what comes by the kernel, too.
+        if ((attended != 0 || shards.empty()) && TwinEvents::fd() >= 0)
+            all[own++] = {TwinEvents::fd(), POLLIN, 0};
+        if (sleeper.thread) all[own++] = {sleeper.thread->event.fd(), POLLIN, 0};
+        size_t rings = 0;
+        for (size_t i = 0; i < shards.size() && own < room; i++) {
+            if (!attends(i)) continue;
+            all[own++] = {shards[i]->wake_fd(), POLLIN, 0};
+            rings++;
+        }
         const size_t extra = std::min(kernel.size(), room - own);
         std::copy(kernel.begin(), kernel.begin() + ptrdiff_t(extra), all + own);
 
         Duration left = limits.deadline.is_never() ? Duration::max() : limits.deadline - now;
         if (left.ns < 0) left = {};
         // Without an eventfd of its own, or with descriptors that did not fit, nobody could wake this thread: short slices.
-        if (sleeper.thread == nullptr || extra < kernel.size())
+        if (sleeper.thread == nullptr || rings < attended || extra < kernel.size())
             left = std::min(left, Duration::millis(1));
         const timespec ts{left.ns / 1000000000, left.ns % 1000000000};
         result = sys::blocking_ppoll(all, own + extra, left == Duration::max() ? nullptr : &ts,

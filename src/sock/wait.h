@@ -75,7 +75,7 @@ class WaitTarget {
     virtual bool may_sleep() { return true; }
     virtual void watch(Sleeper& sleeper) = 0;
     virtual void unwatch(Sleeper& sleeper) = 0;
-    // Shards to poll while spinning and to arm while asleep.
+    // Shards to poll while spinning and to arm while asleep; the answer holds until the next time it is asked.
     virtual std::span<Shard* const> shards() = 0;
     // Moves frames from the rings into the stack; ready() follows.
     virtual void progress() {

@@ -470,12 +470,6 @@ TEST_F(SnapshotFiles, VariablesWithoutEffectAreTold) {
             << row.name << ": " << all;
     }
     EXPECT_GT(planned, 0u);
-    const char* profile[] = {variable.c_str(), "VMA_SPEC=mcd"};
-    const LoadedSnapshot s = load_snapshot(profile, {{}, "prog"});
-    ASSERT_FALSE(s.notes.empty());
-    EXPECT_THAT(s.notes.back().text,
-                testing::ContainsRegex("VMA_SPEC=mcd: 2 of its 2 "
-                                       "values have no effect in this version"));
 }
 
 TEST_F(SnapshotFiles, ABrokenFileAtStartKeepsTheRulesBeforeTheError) {

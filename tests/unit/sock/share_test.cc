@@ -13,6 +13,7 @@ namespace {
 class PlainSocket final : public Socket {
   public:
     PlainSocket() : Socket(ObjectKind::tcp, 1, -1, 2, 1, 0) {}
+    uint64_t lanes() const override { return 0; }
     uint32_t poll_events() override { return 0; }
     unsigned ring_fds(std::span<int>) override { return 0; }
     int send_ring_fd(const Endpoint*) override { return -1; }

@@ -1,0 +1,178 @@
+"""Several rings of one interface (VMA_RING_ALLOCATION_LOGIC_*): which sockets share one, by what vma_stats says of each socket and by
+the frames that each ring has had; and that nothing comes twice or not at all."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
+import case
+import viewed
+from netns import eventually
+from viewed import PORT
+
+ECHOES = 10
+GROUP = "239.7.7.7"
+
+
+class Case(viewed.Viewed):
+    def setUp(self):
+        super().setUp()
+        self.introduce(self.b, self.a)
+        self.introduce(self.a, self.b)
+
+    def begin(self, script, *words, **env):
+        if script is None:  # each test has its own
+            return
+        super().begin(script, *words, **env)
+
+    def threads(self, kind, wait, threads, sockets, *rest, logic=20, receiving=None, **env):
+        self.begin("ring_threads.py", kind, wait, threads, sockets, *rest, PEER=self.a.ip, VMA_RING_ALLOCATION_LOGIC_TX=str(logic),
+                   VMA_RING_ALLOCATION_LOGIC_RX=str(logic if receiving is None else receiving), **env)
+
+    def end(self):
+        self.program.stdin.close()
+        self.assertEqual(self.program.wait(20), 0, self.program.out)
+
+    def echo_all(self, threads, sockets):
+        for i in range(threads * sockets):
+            viewed.echoes(self, PORT + i, ECHOES)
+
+    def rings_of(self, threads, sockets):
+        """Of each thread the rings of each of its sockets, and how many frames each ring has had and sent."""
+        process, by_fd = self.json()
+        of = [[by_fd[self.fds[f"{t}_{s}"]]["rings"] for s in range(sockets)] for t in range(threads)]
+        for thread in of:
+            for rings in thread:
+                self.assertEqual(len(rings), 1, of)
+        return [[rings[0] for rings in thread] for thread in of], [(r["rx_frames"], r["tx_frames"])
+                                                                    for r in process["rings"]]
+
+    def each_its_own(self, of, frames, per_thread):
+        """Every thread has a ring that is nobody else's, by which all of its datagrams went."""
+        for thread in of:
+            self.assertEqual(len(set(thread)), 1, of)
+            self.assertEqual(frames[thread[0]], (per_thread, per_thread), frames)
+        self.assertEqual(len({thread[0] for thread in of}), len(of), of)
+
+
+class Threads(Case):
+    def test_of_a_thread(self):
+        """VMA_RING_ALLOCATION_LOGIC_RX=20 VMA_RING_ALLOCATION_LOGIC_TX=20, whatever a thread waits by."""
+        for wait, threads, sockets in (("recv", 3, 1), ("poll", 2, 2), ("epoll", 2, 2)):
+            with self.subTest(wait=wait):
+                self.threads("udp", wait, threads, sockets)
+                self.echo_all(threads, sockets)
+                self.each_its_own(*self.rings_of(threads, sockets), sockets * ECHOES)
+                self.end()
+
+    def test_limit(self):
+        """VMA_RING_LIMIT_PER_INTERFACE: four threads in turn on the two rings that there may be."""
+        self.threads("udp", "recv", 4, 1, VMA_RING_LIMIT_PER_INTERFACE="2")
+        self.echo_all(4, 1)
+        of, frames = self.rings_of(4, 1)
+        self.assertEqual(([ring for (ring,) in of], frames), ([0, 1, 0, 1], [(2 * ECHOES, 2 * ECHOES)] * 2))
+        self.end()
+
+    def echo_on(self, connections):
+        for c in connections:
+            c.settimeout(20)
+            self.addCleanup(c.close)
+            for i in range(ECHOES):
+                c.sendall(b"%03d" % i)
+                self.assertEqual(c.recv(100), b"%03d" % i)
+
+    def test_connections(self):
+        """Each thread's on its own ring; accepted ones are on that of their listener."""
+        with self.a.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+            listener.bind((self.a.ip, PORT))
+            listener.listen(8)
+            listener.settimeout(20)
+            self.threads("connect", "epoll", 2, 2)
+            self.echo_on([listener.accept()[0] for _ in range(4)])
+        of, frames = self.rings_of(2, 2)
+        self.assertEqual(of, [[0, 0], [1, 1]])
+        for received, sent in frames:
+            self.assertGreaterEqual(min(received, sent), 2 * ECHOES)
+        self.end()
+        program = self.python(self.b, "ring_threads.py", self.b.ip, PORT, "accept", "poll", 1, 2, preload=True, start=True,
+                              stdin=subprocess.PIPE, env={"VMA_STATS_SHMEM_DIR": self.folder, "VMA_RING_ALLOCATION_LOGIC_RX": "10",
+                                                          "VMA_LISTEN_EAGER": "1"})
+        program.expect("(?m)^listening$", 20)
+        connections = [self.a.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(2)]
+        for c in connections:
+            c.settimeout(20)
+            c.connect((self.b.ip, PORT))
+        self.pid = int(program.expect(r"ready (\d+)", timeout=20).group(1))
+        self.echo_on(connections)
+        self.fds = {name: int(fd) for name, fd in re.findall(r"(?m)^(\w+) (\d+)$", program.out)}
+        _, by_fd = self.json()
+        self.assertEqual({tuple(by_fd[self.fds[name]]["rings"]) for name in ("listener", "0_0", "0_1")}, {(0,)})
+        program.stdin.close()
+        self.assertEqual(program.wait(20), 0, program.out)
+
+    def test_group(self):
+        """Every member gets each datagram once, whichever rings have the group, and the kernel none of them."""
+        self.threads("group", "poll", 3, 2)
+        with self.a.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer, self.past_the_kernel(self.b, 6 * 200):
+            peer.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(self.a.ip))
+            for i in range(200):
+                peer.sendto(b"%d" % i, (GROUP, PORT))
+            peer.sendto(b"end", (GROUP, PORT))
+            eventually(lambda: self.program.out.count("got ") == 6, 20)
+        got = dict(re.findall(r"(?m)^got (\w+) (\d+)$", self.program.out))
+        self.assertEqual(got, {f"{t}_{s}": "201" for t in range(3) for s in range(2)})
+        process, _ = self.json()
+        self.assertEqual([r["rx_frames"] for r in process["rings"]], [201] * 3)
+        self.end()
+
+
+class Others(Case):
+    def test_by_default(self):
+        self.threads("udp", "poll", 2, 2, logic=0)
+        self.echo_all(2, 2)
+        of, frames = self.rings_of(2, 2)
+        self.assertEqual((of, frames), ([[0, 0], [0, 0]], [(4 * ECHOES, 4 * ECHOES)]))
+        self.end()
+
+    def test_of_a_socket(self):
+        self.threads("udp", "epoll", 2, 2, logic=10)
+        self.echo_all(2, 2)
+        of, frames = self.rings_of(2, 2)
+        self.assertEqual((of, frames), ([[0, 1], [2, 3]], [(ECHOES, ECHOES)] * 4))
+        self.end()
+
+    def test_of_a_core(self):
+        """By the CPU that a thread is bound to (30), or that it is pinned to then (31)."""
+        cpus = len(os.sched_getaffinity(0))
+        threads = 2 * cpus
+        for logic, rest in ((30, ["pin"]), (31, [])):
+            self.threads("udp", "recv", threads, 1, *rest, logic=logic)
+            self.echo_all(threads, 1)
+            of, frames = self.rings_of(threads, 1)
+            self.assertEqual([ring for (ring,) in of], [t % cpus for t in range(threads)])
+            self.assertEqual(frames, [(2 * ECHOES, 2 * ECHOES)] * cpus)
+            self.assertEqual([self.fds[f"cpus_{t}"] for t in range(threads)], [1] * threads)
+            self.end()
+
+    def test_of_a_user(self):
+        """SO_VMA_RING_ALLOC_LOGIC: sockets of two threads that name the same users."""
+        self.threads("udp", "poll", 2, 2, "user", logic=0)
+        self.echo_all(2, 2)
+        of, frames = self.rings_of(2, 2)
+        self.assertEqual((of, frames), ([[0, 1], [0, 1]], [(2 * ECHOES, 2 * ECHOES)] * 2))
+        self.end()
+
+    def test_sending_alone(self):
+        """VMA_RING_ALLOCATION_LOGIC_TX=20: received by the ring of the interface, sent by one of each thread."""
+        self.threads("udp", "recv", 2, 1, receiving=0)
+        self.echo_all(2, 1)
+        of, frames = self.rings_of(2, 1)
+        self.assertEqual((of, frames), ([[0], [0]], [(2 * ECHOES, 0), (0, ECHOES), (0, ECHOES)]))
+        self.end()
+
+
+if __name__ == "__main__":
+    case.main()
