@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """The capacity of a multicast feed: 16 groups to 8 receivers each (tests/support/mc_feeds.py) at rising rates until the first loss,
-by the kernel alone and with three quarters of the receivers and the sender preloaded. The table is docs/evidence/8-feed.txt.
+by the kernel alone, with three quarters of the receivers and the sender preloaded, and so with a ring for each receiving thread.
+The table is docs/evidence/8-feed.txt.
 
-    feed.py [RATE,...] [kernel,ours]     datagrams/s; 5 s each, more than the receivers' buffers hold
+    feed.py [RATE,...] [kernel,ours,rings]     datagrams/s; 5 s each, more than the receivers' buffers hold
 """
 
 import os
@@ -14,15 +15,16 @@ import mc_feeds  # noqa: E402
 from netns import Net  # noqa: E402
 
 SECONDS = 5
+PER_THREAD = {"VMA_RING_ALLOCATION_LOGIC_RX": 20, "VMA_RING_ALLOCATION_LOGIC_TX": 20}
 
 
-def measure(net, rate, preload):
+def measure(net, rate, preload, variables):
     """(reached rate, datagrams that receivers missed, of how many)"""
     a, b = net["a"], net["b"]
     second = a.ip.rsplit(".", 1)[0] + ".201"
     subprocess.run(["ip", "-n", a.name, "addr", "replace", f"{second}/24", "dev", a.dev], check=True)
     b.sysctl("net.ipv4.igmp_max_memberships", 100)
-    readers = list(mc_feeds.receivers(b, second, preload))
+    readers = list(mc_feeds.receivers(b, second, preload, **variables))
     done = mc_feeds.send(a, second, rate, rate * SECONDS, preload)
     if done.rc != 0:
         raise SystemExit(done.out)
@@ -43,9 +45,9 @@ def measure(net, rate, preload):
 def main():
     rates, sides = (sys.argv[1:] + ["", ""])[:2]
     with Net("ab") as net:
-        for side in (sides or "kernel,ours").split(","):
+        for side in (sides or "kernel,ours,rings").split(","):
             for rate in map(int, (rates or "50000,75000,100000,125000,150000,200000,250000,300000").split(",")):
-                reached, missed, of = measure(net, rate, side == "ours")
+                reached, missed, of = measure(net, rate, side != "kernel", PER_THREAD if side == "rings" else {})
                 print(f"{side:7} {rate:8} datagrams/s   reached {reached:8.0f}   missed {missed:8} of {of}", flush=True)
                 if missed:
                     break

@@ -18,6 +18,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <functional>
+#include <latch>
 #include <string>
 #include <thread>
 #include <utility>
@@ -117,7 +119,36 @@ struct Receiver {
     Seen seen;
 };
 
-void receive(std::vector<Receiver*> mine) {
+// What all receivers of a process have in common.
+struct Feed {
+    in_addr interface, source;
+    std::string what;
+};
+
+void open_in(Receiver& r, const Feed& feed) {
+    const int on = 1, off = 0, room = 8 << 20;
+    const sockaddr_in g = group(r.group);
+    const sockaddr_in bound = feed.what == "any" ? address(INADDR_ANY, kPort) : g;
+    must(r.fd = socket(AF_INET, SOCK_DGRAM, 0), "socket");
+    must(setsockopt(r.fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on), "reuse");
+    must(setsockopt(r.fd, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof room), "buffer");
+    // Bound to any address it would get every group that somebody of the host has joined.
+    must(setsockopt(r.fd, IPPROTO_IP, IP_MULTICAST_ALL, &off, sizeof off), "all");
+    must(bind(r.fd, reinterpret_cast<const sockaddr*>(&bound), sizeof bound), "bind");
+    if (feed.what == "source") {
+        const ip_mreq_source request{g.sin_addr, feed.interface, feed.source};
+        must(setsockopt(r.fd, IPPROTO_IP, IP_ADD_SOURCE_MEMBERSHIP, &request, sizeof request),
+             "join");
+    } else {
+        const ip_mreq request{g.sin_addr, feed.interface};
+        must(setsockopt(r.fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &request, sizeof request), "join");
+    }
+}
+
+// One thread: opens its sockets, so that they are on its ring if each thread has one, and reads them.
+void receive(std::vector<Receiver*> mine, const Feed& feed, std::latch& opened) {
+    for (Receiver* r : mine) open_in(*r, feed);
+    opened.count_down();
     const int set = epoll_create1(EPOLL_CLOEXEC);
     for (Receiver* r : mine) {
         epoll_event e{};
@@ -144,40 +175,19 @@ void receive(std::vector<Receiver*> mine) {
 }
 
 int receive_all(char** a) {
-    const in_addr interface { inet_addr(a[0]) };
     const int groups = std::atoi(a[1]), sockets = std::atoi(a[2]);
-    const std::string what = a[3];
-    const in_addr source{inet_addr(a[4])};
+    const Feed feed{{inet_addr(a[0])}, {inet_addr(a[4])}, a[3]};
     std::vector<Receiver> all(size_t(groups) * size_t(sockets));
-    for (size_t i = 0; i < all.size(); i++) {
-        Receiver& r = all[i];
-        r.group = int(i) % groups;
-        const int on = 1, room = 8 << 20;
-        const sockaddr_in g = group(r.group);
-        const sockaddr_in bound = what == "any" ? address(INADDR_ANY, kPort) : g;
-        // Bound to any address it would get every group that somebody of the host has joined.
-        const int off = 0;
-        must(r.fd = socket(AF_INET, SOCK_DGRAM, 0), "socket");
-        must(setsockopt(r.fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on), "reuse");
-        must(setsockopt(r.fd, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof room), "buffer");
-        must(setsockopt(r.fd, IPPROTO_IP, IP_MULTICAST_ALL, &off, sizeof off), "all");
-        must(bind(r.fd, reinterpret_cast<const sockaddr*>(&bound), sizeof bound), "bind");
-        if (what == "source") {
-            const ip_mreq_source request{g.sin_addr, interface, source};
-            must(setsockopt(r.fd, IPPROTO_IP, IP_ADD_SOURCE_MEMBERSHIP, &request, sizeof request),
-                 "join");
-        } else {
-            const ip_mreq request{g.sin_addr, interface};
-            must(setsockopt(r.fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &request, sizeof request), "join");
-        }
-    }
+    for (size_t i = 0; i < all.size(); i++) all[i].group = int(i) % groups;
     std::vector<std::thread> threads;
+    std::latch opened(kThreads);
     for (int t = 0; t < kThreads; t++) {
         std::vector<Receiver*> mine;
         for (Receiver& r : all)
             if (r.group % kThreads == t) mine.push_back(&r);
-        if (!mine.empty()) threads.emplace_back(receive, std::move(mine));
+        threads.emplace_back(receive, std::move(mine), std::cref(feed), std::ref(opened));
     }
+    opened.wait();
     std::puts("ready");
     std::fflush(stdout);
     for (std::thread& t : threads) t.join();

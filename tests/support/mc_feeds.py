@@ -9,11 +9,11 @@ GROUPS = 16
 RECEIVERS = ((True, 3, "any"), (True, 1, "group"), (True, 2, "source"), (False, 2, "group"))
 
 
-def receivers(space, second, preload=True):
-    """(what, sockets, process) of each, ready. `second`: the source that those with "source" hear."""
+def receivers(space, second, preload=True, **variables):
+    """(what, sockets, process) of each, ready. `second`: the source that those with "source" hear. `variables`: of the library."""
     for preloaded, sockets, what in RECEIVERS:
         process = space.start([binary("mc_feed"), "recv", space.ip, str(GROUPS), str(sockets), what, second],
-                              env=preload_env() if preloaded and preload else None)
+                              env=preload_env(**variables) if preloaded and preload else None)
         process.expect("ready", 60)
         yield what, sockets, process
 
