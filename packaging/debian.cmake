@@ -6,7 +6,8 @@ set(CPACK_COMPONENTS_ALL runtime dev utils softhca vmad)
 set(CPACK_PACKAGE_NAME libvma)
 set(CPACK_PACKAGE_CONTACT "The libvma authors <libvma@example.org>")
 set(CPACK_PACKAGING_INSTALL_PREFIX ${CMAKE_INSTALL_PREFIX})
-set(CPACK_STRIP_FILES ON)
+# Each gets a package NAME-dbgsym: line tables for debuggers, profilers and core files. It strips the programs itself.
+set(CPACK_DEBIAN_DEBUGINFO_PACKAGE ON)
 set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS
     OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)

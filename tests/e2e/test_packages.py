@@ -5,14 +5,11 @@ import os
 import re
 import shutil
 import sys
-import tempfile
-import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
 import sockperf
-from debian_root import TREE, RootCase, do
-from netns import REPO
+from debian_root import RootCase, do
 
 PACKAGES = ["libvma", "libvma-dev", "libvma-softhca", "libvma-utils", "vmad"]
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
@@ -106,22 +103,6 @@ class Packages(RootCase):
                 shutil.copy(f"{self.made}/{program}", f"{self.root}/packages/program")
                 self.assertEqual("[libvma.so.10]" in do("readelf", "-d", f"{self.made}/{program}"), named)
                 self.assert_ok(self.a.run(["/packages/program"], prefix=self.enter))  # it has got the table of functions
-
-
-class Rpm(unittest.TestCase):
-    def test_spec(self):
-        """%install and %files of the spec with the programs of this tree: each file is there, and none is in no package."""
-        with tempfile.TemporaryDirectory(prefix="vt-rpm-") as folder:
-            source = f"{folder}/BUILD/libvma-10.0.0"
-            os.makedirs(source)
-            shutil.copy(f"{REPO}/LICENSE", source)
-            defined = {"_topdir": folder, "_libdir": f"/{LIBRARIES}", "_sysconfdir": "/etc", "debug_package": "%{nil}",
-                       "cmake_install": f"DESTDIR=%{{buildroot}} cmake --install {TREE}"}
-            out = do("rpmbuild", "-bi", "--short-circuit", "--nodeps", *(f"--define={k} {v}" for k, v in defined.items()),
-                     f"{REPO}/packaging/libvma.spec")
-            self.assertEqual(sorted(re.findall(r"^Processing files: (.*)-10\.0\.0-1", out, re.M)),
-                             ["libvma", "libvma-devel", "libvma-softhca", "libvma-utils", "vmad"], out)
-            self.assertIn("Checking for unpackaged file(s)", out)
 
 
 if __name__ == "__main__":

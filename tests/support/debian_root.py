@@ -56,6 +56,12 @@ def do(*command):
     return done.stdout
 
 
+def make_packages(folder):
+    """The packages of this tree, as files in `folder`."""
+    do("cpack", "--config", f"{TREE}/CPackConfig.cmake", "-B", folder)
+    return sorted(glob.glob(f"{folder}/*.deb"))
+
+
 def cgroups():
     """Where the hierarchy of control groups that systemd wants is mounted."""
     with open("/proc/self/mounts", encoding="ascii") as f:
@@ -88,8 +94,7 @@ class RootCase(case.NetCase):
         cls.root = cls.net.root
         cls.enter = ["unshare", "--mount", "sh", "-c", ENTER, "sh", cls.root]
         cls.made = cls.enterClassContext(tempfile.TemporaryDirectory(prefix="vt-packages-"))
-        do("cpack", "--config", f"{TREE}/CPackConfig.cmake", "-B", cls.made)
-        cls.debs = sorted(glob.glob(f"{cls.made}/*.deb"))
+        cls.debs = make_packages(cls.made)
 
     @classmethod
     def bootstrap(cls):
