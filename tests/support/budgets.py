@@ -8,6 +8,8 @@ import os
 
 BUDGETS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../e2e/budgets.txt")
 TOLERANCE = 0.03
+# An acknowledgement moves a deadline, and how often that deadline is due in between depends on how fast the machine is.
+WIDER = {"tcp_ack": 0.1}
 
 
 def read():
@@ -28,5 +30,5 @@ def check(test, found):
     for step, count in found.items():
         with test.subTest(step):
             test.assertGreater(count, 0, "nothing was counted")
-            test.assertLessEqual(abs(count - budgets[step]), TOLERANCE * budgets[step],
+            test.assertLessEqual(abs(count - budgets[step]), WIDER.get(step, TOLERANCE) * budgets[step],
                                  f"{count:.0f} instructions, {budgets[step]} in budgets.txt")
