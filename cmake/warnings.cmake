@@ -7,4 +7,4 @@ target_compile_options(vma_flags INTERFACE
     $<$<CXX_COMPILER_ID:GNU>:-fno-gnu-unique>
     $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>
     $<$<BOOL:${VMA_WERROR}>:-Werror>)
-target_compile_definitions(vma_flags INTERFACE _GNU_SOURCE FMT_HEADER_ONLY=1)
+target_compile_definitions(vma_flags INTERFACE _GNU_SOURCE)
