@@ -55,6 +55,7 @@ Instant g_failed_at = Instant::never();  // the last attempt, under the lock
 bool g_said = false;                     // that there is none
 std::atomic<bool> g_stop{false};
 std::atomic<uint32_t> g_ended{0};
+bool g_unjoined = false;    // it had not ended in time when it was asked to
 std::atomic<int> g_tid{0};  // 0: there is no thread
 // When the thread will wake by itself; 0 while it is awake.
 std::atomic<int64_t> g_wakes_at{0};
@@ -298,20 +299,27 @@ void InternalThread::stop() {
     if (!g_running.load(std::memory_order_acquire) || t_internal) return;
     g_stop = true;
     poke();
-    const timespec bound{kStopWithin.ns / 1'000'000'000, kStopWithin.ns % 1'000'000'000};
-    if (g_ended.load(std::memory_order_acquire) == 0)
+    const Instant deadline = monotonic_now() + kStopWithin;
+    // A signal of the program ends a wait.
+    while (g_ended.load(std::memory_order_acquire) == 0) {
+        const Duration left = deadline - monotonic_now();
+        if (left.ns <= 0) break;
+        const timespec bound{left.ns / 1'000'000'000, left.ns % 1'000'000'000};
         sys::futex(reinterpret_cast<uint32_t*>(&g_ended), 0 /* FUTEX_WAIT */, 0, &bound);
-    // One that has ended is gone when this returns: it may run no code of a library that is about to be unmapped.
-    if (g_ended.load(std::memory_order_acquire) != 0)
-        join(g_thread);
-    else
-        pthread_detach(g_thread);
+    }
+    g_unjoined = g_ended.load(std::memory_order_acquire) == 0;
+    if (!g_unjoined) join(g_thread);
     g_running = false;
+}
+
+void InternalThread::wait_for_end() {
+    if (std::exchange(g_unjoined, false)) join(g_thread);
 }
 
 void InternalThread::forget_in_child() {
     new (&g_start_lock) std::mutex;
     new (&g_errand) Errand;
+    g_unjoined = false;
     g_failed_at = Instant::never();
     g_tid = 0;
     g_running = false;

@@ -20,6 +20,8 @@ class InternalThread {
     static bool perform(void (*what)(void*), void* context);
     static int tid();    // 0: there is none, or it has only just been made
     static void stop();  // asks it to end and waits at most two seconds
+    static void
+    wait_for_end();  // after stop(), however long it takes: its code is about to be unmapped
     static void forget_in_child();
     static int control_fd();  // written by poke(); -1 when there is no thread
     // True on the internal thread itself.

@@ -1,5 +1,7 @@
 // The library's own beginning and end. Neither does more than it must: the table of symbols may have been filled by an
 // earlier hook, and configuration waits for the first socket.
+#include <dlfcn.h>
+
 #include <cstdlib>
 #include <cstring>
 
@@ -34,12 +36,24 @@ void take_inheritance() {
     unsetenv(name);
 }
 
-// exit() calls what a library has given to atexit() before the library's destructor, dlclose() behind it.
+// Of a library that dlopen() loads exit() calls what it has given to atexit() before its destructor, dlclose() behind it. One that
+// was there when the program began is not unloaded, and with it the order is the other way round.
 bool g_process_ends = false;
+
+// Is the library one of those that the program began with? Only those are found from the program while constructors run; the
+// others become visible after that, if at all.
+bool is_of_the_program() {
+    void* const program = dlopen(nullptr, RTLD_LAZY);
+    if (program == nullptr) return true;
+    const bool found = dlsym(program, "vma_exit") != nullptr;
+    dlclose(program);
+    dlerror();  // the program's to ask for
+    return found;
+}
 
 __attribute__((constructor)) void begin() {
     resolve_libc();
-    if (atexit([] { g_process_ends = true; }) != 0) g_process_ends = true;
+    g_process_ends = is_of_the_program() || atexit([] { g_process_ends = true; }) != 0;
     take_inheritance();
 }
 

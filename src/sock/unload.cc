@@ -3,6 +3,7 @@
 #include "base/arena.h"
 #include "base/close_aside.h"
 #include "base/own_fd.h"
+#include "engine/internal_thread.h"
 #include "engine/runtime.h"
 #include "engine/segfault.h"
 #include "sock/api.h"
@@ -12,6 +13,7 @@ namespace vma::sock {
 void unload() {
     (void)release();
     exit_prepare();
+    InternalThread::wait_for_end();
     end_backtrace_on_segfault();
     thread_sleeps_end();
     close_aside_end();

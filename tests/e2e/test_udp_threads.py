@@ -7,6 +7,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
+from netns import binary, preload_env
 
 PORT, THREADS, ROUNDS = 7700, 24, 300
 SEED = int(os.environ.get("VMA_TEST_SEED", "7"))
@@ -48,6 +49,17 @@ class Sleepers(case.NetCase):
                 self.ask(rng.choice(left))
             self.ask(left.pop(rng.randrange(len(left))), b"end")
         self.assertEqual(self.answering.wait(10), 0, self.answering.out)
+
+
+class Exit(case.NetCase):
+    def test_while_threads_are_busy(self):
+        """They go on behind the library's destructor, with the memory that they use."""
+        with self.a.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+            peer.bind((self.a.ip, PORT))
+            for _ in range(5):
+                done = self.b.run([binary("exit_busy"), self.a.ip, str(PORT)], env=preload_env(VMA_TRACELEVEL="warning"))
+                self.assert_ok(done)
+                self.assertEqual(done.out, "mapped\n")
 
 
 if __name__ == "__main__":
