@@ -117,7 +117,8 @@ class Smoke(OneHost):
 
     def test_bulk(self):
         seen = self.talk("echo", 200, 1000000)
-        self.assertLess(seen, 400)
+        # Without shared memory 7000; 150 as a rule, and 1075 were seen on a busy machine, where the two find each other late.
+        self.assertLess(seen, 3500)
 
     def test_switched_off(self):
         self.assertGreater(self.talk("echo", 2000, 64, VMA_SHM_AFTER="0"), 2000)
