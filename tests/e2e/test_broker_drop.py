@@ -18,12 +18,15 @@ NO_THREAD = "the internal thread could not start"
 
 
 class DropCase(rings.RingCase):
-    def program(self, prefix=(), **env):
-        """From a folder that every user may read: the broker is looked for beside the library."""
+    def copied(self, **env):
+        """The environment of a program with the library from a folder that every user may read: the broker is looked for beside it."""
         for source, name in ((library(), "libvma.so"), (binary("vmad"), "vmad"), (os.path.join(case.SUPPORT, "drops.py"), "drops.py")):
             if not os.path.exists(os.path.join(self.folder, name)):  # another program may have it mapped
                 shutil.copy(source, os.path.join(self.folder, name))
-        env = preload_env(os.path.join(self.folder, "libvma.so"), VMA_STATS_SHMEM_DIR=self.folder, VMA_TRACELEVEL="info", **env)
+        return preload_env(os.path.join(self.folder, "libvma.so"), VMA_STATS_SHMEM_DIR=self.folder, VMA_TRACELEVEL="info", **env)
+
+    def program(self, prefix=(), **env):
+        env = self.copied(**env)
         program = self.b.start(["/usr/bin/python3", "-B", os.path.join(self.folder, "drops.py"), self.b.ip], env=env, prefix=prefix, stdin=subprocess.PIPE)
         program.expect(r"\bready\b")
         return program

@@ -16,7 +16,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 import case
 import duplex
 from netns import binary, eventually, preload_env
-from tcx import EGRESS, INGRESS, attached
+from tcx import left
 
 ports = itertools.count(8100)
 PIECE = 300_000  # scarce.py
@@ -52,7 +52,7 @@ class ScarceCase(case.NetCase):
     def nothing_is_left(self):
         """When the programs have ended: no process, no program on the interface, no page."""
         self.assertTrue(eventually(lambda: not self.b.pids(), 30), "a process is left")
-        self.assertTrue(eventually(lambda: attached(self.b, INGRESS, EGRESS) == 0, 10))
+        self.assertTrue(eventually(lambda: left(self.b) == [], 10), left(self.b))
         subprocess.run([binary("vma_stats"), "-k", self.folder], capture_output=True, check=False, timeout=20)
         self.assertEqual(os.listdir(self.folder), [])
 

@@ -11,6 +11,7 @@ import threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
+import sockperf
 import test_broker_drop as drops
 from host_broker import GAMES, NOBODY, SOCKET, HostBroker
 from netns import binary, eventually
@@ -41,6 +42,34 @@ class HostCase(drops.DropCase):
     def expect_no_capability(self, program):
         found = self.threads(program)
         self.assertTrue(found and all((user, caps) == (NOBODY, 0) for _, user, caps, _ in found), program.out)
+
+
+    def expect_sockperf(self, prefix=()):
+        """Server and client of sockperf where the programs of this case are, each against the kernel's in a."""
+        env = self.copied()
+        for number, (protocol, name, counter, options) in enumerate((("tcp", "Tcp", "InSegs", ["--tcp"]), ("udp", "Udp", "InDatagrams", []))):
+            port = self.port + 6 + number
+            server = self.b.start(["sockperf", "sr", "-i", self.b.ip, "-p", port, *options], env=env, prefix=prefix)
+            self.b.wait_bound(protocol, port, process=server)
+            peer = self.a.start(["sockperf", "sr", "-i", self.peer_ip(), "-p", port, *options])
+            self.a.wait_bound(protocol, port)
+            for space, ip, how in ((self.a, self.b.ip, {}), (self.b, self.peer_ip(), {"env": env, "prefix": prefix})):
+                before = self.b.counters(name)[counter]
+                done = space.run(["sockperf", "pp", "-i", ip, "-p", port, "-t", "1", *options], **how)
+                self.assertGreater(sockperf.parse("pp", done.rc, done.out, 0, "").answers or 0, 200, done.out + server.out)
+                self.assertLess(self.b.counters(name)[counter] - before, case.SLACK, f"{protocol} at {ip} is the kernel's\n{done.out}{server.out}")
+            for process in (server, peer):
+                self.assertEqual(process.stop(signal.SIGINT, 10), 0, process.out)
+
+
+class Sockperf(HostCase):
+    def test_a_user_without_any_capability(self):
+        self.start("--group", "games")
+        self.expect_sockperf(self.host.user())
+
+    def test_privileges_that_can_never_come(self):
+        self.start("--group", "games")
+        self.expect_sockperf(self.host.user(more=["--no-new-privs"]))
 
 
 class Rootless(HostCase):

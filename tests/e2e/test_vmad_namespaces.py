@@ -12,7 +12,7 @@ import case
 import test_vmad as vmad
 from host_broker import NOBODY, SOCKET, Box
 from netns import binary, eventually
-from tcx import EGRESS, INGRESS, attached
+from tcx import left
 
 # Connects to vmad with a socket that it has got, and tells what comes of it.  argv: PATH SOCKET
 KNOCKS = """import socket, sys
@@ -25,7 +25,7 @@ REFUSED = r"process \d+ of user {} is refused: the policy denies it its network 
 DAEMON = 1  # a user
 
 
-class Boxes(vmad.HostCase):
+class BoxCase(vmad.HostCase):
     """The host's vmad is in b; the peer of the containers is in a."""
 
     def start_with(self, policy):
@@ -61,8 +61,18 @@ class Boxes(vmad.HostCase):
     def nothing_is_left(self):
         """What would keep the container's network."""
         self.assertTrue(eventually(lambda: not self.workers(), 10), self.host.process.out)
-        self.assertTrue(eventually(lambda: attached(self.box, INGRESS, EGRESS) == 0, 10))
+        self.assertTrue(eventually(lambda: left(self.box) == [], 10), left(self.box))
 
+
+class Sockperf(BoxCase):
+    def test_in_a_container(self):
+        self.start_with("any in own\n")
+        self.b = self.box
+        self.expect_sockperf()
+        self.nothing_is_left()
+
+
+class Boxes(BoxCase):
     def test_a_container(self):
         self.start_with("any in own\n")
         program = self.in_box()
