@@ -16,7 +16,7 @@
 
 namespace softhca {
 
-constexpr uint32_t kLayoutVersion = 1;
+constexpr uint32_t kLayoutVersion = 2;
 constexpr uint32_t kMaxStations = 128;  // opened devices per wire
 constexpr uint32_t kQpBits = 12;        // a QP number is station << kQpBits | index
 constexpr uint32_t kFirstQp = 16;  // 0 and 1 are special in InfiniBand; small numbers hide bugs
@@ -136,6 +136,8 @@ struct QpShared {
     uint64_t timeout_ns;     // before a silent peer is an error
     uint64_t cookie;         // the owner's ibv_qp
     uint64_t frames;         // raw: FrameRing
+    // Raw, injected (faults.h): ibv_wc_status with which the next request completes; 0: as it comes out.
+    std::atomic<uint32_t> fail_send, fail_recv;
     ibv_gid groups[kMaxGroups];
     std::atomic<uint32_t> group_count;
 };

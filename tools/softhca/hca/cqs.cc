@@ -26,6 +26,8 @@ ibv_cq_ex* create_cq(ibv_context* ibv, ibv_cq_init_attr_ex* attr) {
     if ((attr->wc_flags & ~known) || (timestamps && !c.device->config.timestamps) ||
         ((attr->wc_flags & IBV_WC_EX_WITH_FLOW_TAG) && !c.device->config.flow_tag))
         errno = EOPNOTSUPP;
+    else if (c.station().fatal)
+        errno = EIO;
     else if (attr->cqe == 0 || attr->cqe > kMaxCqe ||
              attr->comp_vector >= uint32_t(ibv->num_comp_vectors))
         errno = EINVAL;

@@ -22,8 +22,9 @@ ibv_flow* create_flow(ibv_qp* ibv, ibv_flow_attr* attr) {
     Qp& qp = qp_of(ibv);
     Context& c = context_of(ibv->context);
     FlowRule rule{};
-    errno = shared(qp, c).use == QpUse::raw ? read_rule(*attr, c.device->config.flow_tag, &rule)
-                                            : EINVAL;
+    errno = c.station().fatal                 ? EIO
+            : shared(qp, c).use == QpUse::raw ? read_rule(*attr, c.device->config.flow_tag, &rule)
+                                              : EINVAL;
     if (errno) return nullptr;
     std::lock_guard locked(c.control);
     Station& s = c.station();

@@ -186,6 +186,7 @@ void fill_shared(QpShared& s, const Qp& qp, const ibv_qp_init_attr_ex& a) {
     s.block_multicast_loop = (a.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) &&
                              (a.create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB);
     s.waiting_since = s.timeout_ns = 0;
+    s.fail_send = s.fail_recv = 0;
     s.group_count = 0;
     s.cookie = uint64_t(&qp);
 }
@@ -194,7 +195,7 @@ void fill_shared(QpShared& s, const Qp& qp, const ibv_qp_init_attr_ex& a) {
 
 ibv_qp* create_qp(ibv_context* ibv, ibv_qp_init_attr_ex* a) {
     Context& c = context_of(ibv);
-    errno = check(c, *a);
+    errno = c.station().fatal ? EIO : check(c, *a);
     if (errno) return nullptr;
     auto qp = std::make_unique<Qp>();
     std::lock_guard locked(c.control);
@@ -261,6 +262,7 @@ int modify_qp(ibv_qp* ibv, ibv_qp_attr* attr, int mask) {
     Qp& qp = qp_of(ibv);
     Context& c = context_of(ibv->context);
     QpShared& s = shared(qp, c);
+    if (c.station().fatal) return EIO;
     const ibv_qp_state from = s.state, to = mask & IBV_QP_STATE ? attr->qp_state : from;
     if ((mask & IBV_QP_CUR_STATE) && attr->cur_qp_state != from) return EINVAL;
     if (!is_legal(s.use, from, to, mask)) return EINVAL;

@@ -27,7 +27,9 @@ ibv_mr* register_memory(ibv_pd* pd, void* addr, uint64_t length, uint64_t iova, 
     constexpr unsigned kNeedLocal = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
     Context& c = context_of(pd->context);
     errno = 0;
-    if (access & ~kKnown)
+    if (c.station().fatal)
+        errno = EIO;
+    else if (access & ~kKnown)
         errno = EOPNOTSUPP;
     else if ((access & kNeedLocal) && !(access & IBV_ACCESS_LOCAL_WRITE))
         errno = EINVAL;  // ibv_reg_mr(3)

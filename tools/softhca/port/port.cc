@@ -2,6 +2,7 @@
 // for everybody) reaches the kernel by a TAP interface, and what the kernel sends by that goes onto the wire.
 //
 //     softhca_port IFACE      makes or joins the TAP interface IFACE of this namespace, prints "ready" and runs until killed
+// A port that is down takes the carrier off the interface.
 //
 // A program like any other on libibverbs: one raw Ethernet QP with the ALL_DEFAULT rule, whose priority is below that of every
 // rule with fields. SOFTHCA_WIRE chooses the wire, as for the programs that it is to reach.
@@ -72,6 +73,19 @@ class Port {
     }
 
     int wake_fd() const { return channel_->fd; }
+    int event_fd() const { return context_->async_fd; }
+
+    // A kernel's interface has no carrier while its port is down.
+    void take_event() {
+        ibv_async_event event;
+        must(ibv_get_async_event(context_, &event), "event of the device");
+        ibv_ack_async_event(&event);
+        if (event.event_type == IBV_EVENT_DEVICE_FATAL) fail("the device is lost", EIO);
+        if (event.event_type != IBV_EVENT_PORT_ERR && event.event_type != IBV_EVENT_PORT_ACTIVE)
+            return;
+        int carrier = event.event_type == IBV_EVENT_PORT_ACTIVE;
+        must(ioctl(tap_, TUNSETCARRIER, &carrier), "carrier");
+    }
 
     // What has come off the wire goes to the kernel. Asks to be woken for the next before it looks, so that none is missed.
     void to_kernel() {
@@ -173,8 +187,10 @@ int main(int argc, char** argv) {
     std::puts("ready");
     std::fflush(stdout);
     for (;;) {
-        pollfd fds[] = {{tap, POLLIN, 0}, {port.wake_fd(), POLLIN, 0}};
-        if (poll(fds, 2, -1) < 0 && errno != EINTR) fail("poll", errno);
+        pollfd fds[] = {
+            {tap, POLLIN, 0}, {port.wake_fd(), POLLIN, 0}, {port.event_fd(), POLLIN, 0}};
+        if (poll(fds, 3, -1) < 0 && errno != EINTR) fail("poll", errno);
+        if (fds[2].revents & POLLIN) port.take_event();
         if (fds[0].revents) port.to_wire();
         if (fds[1].revents & POLLIN) port.to_kernel();
     }

@@ -49,11 +49,24 @@ struct Frame {
     }
 };
 
+// What somebody wants to go wrong with this request, once.
+ibv_wc_status injected(std::atomic<uint32_t>& fault) {
+    if (fault.load(std::memory_order_relaxed) == 0) return IBV_WC_SUCCESS;
+    return ibv_wc_status(fault.exchange(0));
+}
+
 class RawSender {
   public:
     RawSender(Context& c, Qp& qp) : c_(c), qp_(qp), shared_(shared(qp, c)) {}
 
     int post(ibv_send_wr* wr, ibv_send_wr** bad) {
+        const int error = post_locked(wr, bad);
+        if (failed_) flush(c_, *c_.own, qp_.index);
+        return error;
+    }
+
+  private:
+    int post_locked(ibv_send_wr* wr, ibv_send_wr** bad) {
         SharedLocked locked(shared_.send_lock);
         for (; wr; wr = wr->next) {
             const int error = one(*wr);
@@ -64,7 +77,6 @@ class RawSender {
         return 0;
     }
 
-  private:
     int one(const ibv_send_wr& wr) {
         const ibv_qp_state state = shared_.state.load(std::memory_order_acquire);
         if (state != IBV_QPS_RTS && state != IBV_QPS_ERR) return EINVAL;
@@ -88,10 +100,16 @@ class RawSender {
         }
         shared_.posted.store(at + 1, std::memory_order_relaxed);
         shared_.executed.store(at + 1, std::memory_order_relaxed);
-        if (state == IBV_QPS_RTS) status = carry_out(wr, tso, f);
+        if (state == IBV_QPS_RTS) {
+            status = injected(shared_.fail_send);
+            if (status == IBV_WC_SUCCESS) status = carry_out(wr, tso, f);
+        }
         if (status == IBV_WC_SUCCESS && !shared_.signal_all && !(wr.send_flags & IBV_SEND_SIGNALED))
             return 0;
-        if (status != IBV_WC_SUCCESS && state == IBV_QPS_RTS) shared_.state = IBV_QPS_ERR;
+        if (status != IBV_WC_SUCCESS && state == IBV_QPS_RTS) {
+            shared_.state = IBV_QPS_ERR;
+            failed_ = true;
+        }
         Cqe e{};
         e.wr_id = wr.wr_id;
         e.status = status;
@@ -172,6 +190,7 @@ class RawSender {
     Context& c_;
     Qp& qp_;
     QpShared& shared_;
+    bool failed_ = false;  // by one of these requests
 };
 
 // Copies a frame into a receive request; the status of its completion.
@@ -188,7 +207,8 @@ ibv_wc_status store(Context& c, const RecvQueue& q, const RecvWqe& wqe, const Fr
     return done == slot.length ? IBV_WC_SUCCESS : IBV_WC_LOC_LEN_ERR;
 }
 
-unsigned receive_of(Context& c, bool timestamps, Qp& qp, unsigned count, Cqe* out) {
+// *error: a completion in error, so the others are to be flushed.
+unsigned receive_of(Context& c, bool timestamps, Qp& qp, unsigned count, Cqe* out, bool* error) {
     QpShared& s = shared(qp, c);
     FrameRing& ring = *c.own->at<FrameRing>(s.frames);
     uint64_t head = ring.head.load(std::memory_order_relaxed);
@@ -214,7 +234,8 @@ unsigned receive_of(Context& c, bool timestamps, Qp& qp, unsigned count, Cqe* ou
         Cqe& e = out[n++];
         e = {};
         e.wr_id = wqe.wr_id;
-        e.status = store(c, q, wqe, slot);
+        e.status = injected(s.fail_recv);
+        if (e.status == IBV_WC_SUCCESS) e.status = store(c, q, wqe, slot);
         e.opcode = IBV_WC_RECV;
         e.byte_len = slot.length;
         e.qp_num = qp_number(c.index, qp.index);
@@ -228,7 +249,8 @@ unsigned receive_of(Context& c, bool timestamps, Qp& qp, unsigned count, Cqe* ou
         head += (sizeof(FrameSlot) + slot.length + 63) & ~uint64_t(63);
     }
     ring.head.store(head, std::memory_order_release);
-    if (failed && s.state != IBV_QPS_ERR) s.state = IBV_QPS_ERR;
+    *error = failed && s.state != IBV_QPS_ERR;
+    if (*error) s.state = IBV_QPS_ERR;
     return n;
 }
 
@@ -242,8 +264,11 @@ unsigned receive_frames(Context& c, Cq& cq, unsigned count, Cqe* out) {
     std::lock_guard locked(cq.raw_mutex);
     const bool timestamps = c.station().cqs[cq.index].timestamps;
     unsigned n = 0;
-    for (Qp* qp : cq.raw_qps)
-        if (n < count) n += receive_of(c, timestamps, *qp, count - n, out + n);
+    for (Qp* qp : cq.raw_qps) {
+        bool error = false;
+        if (n < count) n += receive_of(c, timestamps, *qp, count - n, out + n, &error);
+        if (error) flush(c, *c.own, qp->index);
+    }
     return n;
 }
 
