@@ -250,6 +250,12 @@ bool bereft() {
     return g_bereft.load(std::memory_order_relaxed);
 }
 
+bool is_watched() {
+    if (!g_door_open.load(std::memory_order_acquire)) return false;
+    std::lock_guard guard(g_lock);
+    return g_session.valid() && g_session_pid == self() && !has_ended(g_session.fd());
+}
+
 Status come_back(std::span<const OwnRing> rings, std::span<const int> listeners) {
     const auto door = knock_at_host_broker();
     if (!door) return Errno{door.error()};

@@ -37,6 +37,8 @@ struct OwnRing {
 // Has the broker that writes this process's flows ended? Then one of the host may do it from now on: that which was started
 // again, or another. Looks at the session: one system call.
 bool bereft();
+// Is there a session, whose other end would notice if this process were killed? As there.
+bool is_watched();
 // Asks the broker of the host to go on where the other ended: with these rings, and with the ports of these listeners. Nobody is
 // served in between. ENOENT, ECONNREFUSED: it is not there yet.
 Status come_back(std::span<const OwnRing> rings, std::span<const int> listeners);

@@ -51,6 +51,7 @@ struct State {
     Shard* shm_shard = nullptr;
     shm::ShmRing* shm_ring = nullptr;  // the shard's
     bool shm_failed = false;
+    Bereaved bereaved;        // internal thread
     std::vector<Note> notes;  // of the configuration, logged with the banner
     std::string reload_said;  // by the last reload
     std::atomic<bool> stopped{false};
@@ -412,11 +413,13 @@ void Runtime::follow_network() {
 }
 
 void Runtime::housekeeping() {
+    Bereaved& bereaved = state().bereaved;
     if (!shards().empty()) {
-        std::vector<FlowKey> bereaved;
-        sweep_packet_rings(&bereaved);
-        tell_of_death(bereaved);
+        std::vector<FlowKey> connections;
+        sweep_packet_rings(&connections);
+        bereaved.add(connections, monotonic_now());
     }
+    if (!bereaved.empty()) bereaved.turn(monotonic_now());
     for (Shard* shard : shards()) shard->age_fragments();
 }
 
@@ -429,6 +432,7 @@ void Runtime::forget_in_child() {
     s.space_count = 0;
     s.shard_count = 0;
     new (&s.lanes) Lanes;
+    new (&s.bereaved) Bereaved;  // its descriptor is closed already
     lanes_forget_in_child();
     s.shm_shard = nullptr;
     s.shm_ring = nullptr;

@@ -50,11 +50,22 @@ bool TcpEngine::steer_accepted(const TcpConnection& c, const TcpListener* listen
 }
 
 void TcpEngine::own_flow(TcpConnection& c) {
+    c.young_hook.unlink();
     if (c.steered) return;
     const TcpTarget* const covers = demux_.lookup(c.tuple.local, Endpoint{});
     c.steered = steer_accepted(c, covers && covers->kind == TcpTarget::Kind::listener
                                       ? static_cast<const TcpListener*>(covers)
                                       : nullptr);
+}
+
+void TcpEngine::own_flows(unsigned most) {
+    for (; most > 0; most--) {
+        TcpConnection* const c = older_.pop_front();
+        if (c == nullptr) break;
+        if (c->in_demux) own_flow(*c);
+    }
+    older_.splice_back(young_);
+    has_young_.store(!older_.empty(), std::memory_order_relaxed);
 }
 
 void TcpEngine::unsteer(const FlowTuple& tuple) {
@@ -367,6 +378,7 @@ void TcpEngine::destroy(TcpConnection& c) {
     drop_deadline(c);
     c.output_hook.unlink();
     c.news_hook.unlink();
+    c.young_hook.unlink();
     c.accept_hook.unlink();
     leave_tuple(c);
     tcp::release(c.tcb);

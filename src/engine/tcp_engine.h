@@ -58,6 +58,7 @@ struct TcpConnection : TcpTarget {
         nullptr;  // opened by a SYN with text, while the handshake is not over
     ListHook accept_hook;
     ListHook output_hook;  // something may have to be sent
+    ListHook young_hook;   // accepted, and without a flow of its own
     uint32_t events = 0;   // not yet told to the owner
     int error = 0;
     uint16_t ip_id = 0;
@@ -209,6 +210,11 @@ class TcpEngine {
     // of a connection as soon as it knows it: a half-restored one would take and acknowledge them. If it cannot be had, all stays as
     // it is.
     void own_flow(TcpConnection& connection);
+    // For a process whose connections nobody would rescue: gives `most` of the accepted ones that were here at the last call a flow of
+    // their own, in which whoever cleans up after it finds their peers.
+    void own_flows(unsigned most);
+    // Would that find any, sooner or later? Without the lease.
+    bool has_young() const { return has_young_.load(std::memory_order_relaxed); }
     // While set, such segments are given to `strays` instead of dropped.
     void divert_strays(TcpStrays* strays) { strays_ = strays; }
     // A connection comes from the kernel, first half: its frames come here from now on, and what the kernel makes for it is
@@ -349,6 +355,8 @@ class TcpEngine {
     List<TcpConnection, &TcpConnection::output_hook> output_;
     List<TcpConnection, &TcpConnection::news_hook> news_;
     List<TcpListener, &TcpListener::news_hook> listener_news_;
+    List<TcpConnection, &TcpConnection::young_hook> young_, older_;  // since own_flows(), before it
+    std::atomic<bool> has_young_{false};
     TcpEngineCounters counters_;
     Reassembly4* reassembly_ = nullptr;
     DropCounters drops_;

@@ -508,6 +508,10 @@ bool TcpEngine::enqueue_accepted(TcpListener& l, TcpConnection& c) {
     }
     c.in_demux = true;
     // No flow of its own, as a rule: the listener's covers it (kOwnFlowAfter).
+    if (!c.steered) {
+        young_.push_back(c);
+        has_young_.store(true, std::memory_order_relaxed);
+    }
     counters_.connections++;
     c.listener = &l;
     l.ready.push_back(c);

@@ -25,11 +25,13 @@ namespace {
 
 constexpr unsigned kMostWatched = 256;
 std::atomic<Shard*> g_watched[kMostWatched];
+std::atomic<bool> g_unwatched{false};  // the broker would not have one of them
 // Privileges were given up at least once: the broker no longer takes this process's word for anything. A process can come back
 // (seteuid) and give them up again.
 std::atomic<bool> g_dropped{false};
 std::atomic<uint64_t> g_settled{0};  // shards at the last drop, plus one
 constexpr Duration kLookEvery = Duration::seconds(1);
+constexpr unsigned kFlowsPerLook = 256;
 
 class BrokerMover final : public Mover {
   public:
@@ -115,6 +117,17 @@ bool has_use_for_broker() {
     return any;
 }
 
+// If this process is killed, all that is left of a connection is its flow: others find there whom to tell
+// (engine/bereaved.h). Whoever has a broker that rescues saves these.
+void show_unwatched() {
+    for (Shard* shard : Runtime::shards()) {
+        if (!shard->tcp().has_young()) continue;
+        if (!g_unwatched.load(std::memory_order_relaxed) && broker::is_watched()) return;
+        LeaseGuard lease(shard->lease());
+        if (shard->ring_estate().slot != 0) shard->tcp().own_flows(kFlowsPerLook);
+    }
+}
+
 }  // namespace
 
 void broker_configure() {
@@ -154,11 +167,13 @@ void broker_watch(Shard& shard) {
         w.slot = estate.slot;
         w.token = estate.token;
         w.ifindex = shard.ifindex();
-        if (const Status done = broker::watch(w, arena.memfd()); !done)
+        if (const Status done = broker::watch(w, arena.memfd()); !done) {
+            g_unwatched.store(true, std::memory_order_relaxed);
             vma_log(info, "broker",
                     "the broker does not watch the connections of interface {} (errno {}): they "
                     "are lost if the process is killed",
                     shard.ifindex(), done.error());
+        }
         return;
     }
 }
@@ -207,6 +222,7 @@ void broker_tick() {
     const Instant now = monotonic_now();
     if (now < next) return;
     next = now + kLookEvery;
+    show_unwatched();
     if (!broker::bereft()) return;
     std::vector<broker::OwnRing> rings;
     for (Shard* shard : Runtime::shards()) {

@@ -13,6 +13,7 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
 from netns import binary, eventually, preload_env
+from tcx import flows
 
 PORT = 7400
 RINGBUF, ARRAY = 27, 2  # linux/bpf.h, enum bpf_map_type
@@ -336,10 +337,11 @@ class BrokerKilled(RingCase):
 class Bereaved(RingCase):
     """A program is killed, and nobody carries its connections on: a peer that only waits is told all the same, by others."""
 
-    def killed(self):
+    def killed(self, before=lambda: None):
         program = self.program(VMA_BROKER="0")
         s = self.accept_from(program, self.port)
         self.expect_offloaded(program, s)
+        before()
         program.send_signal(signal.SIGKILL)
         self.assertEqual(program.wait(5), -signal.SIGKILL)
         return s
@@ -352,6 +354,44 @@ class Bereaved(RingCase):
         with self.assertRaises(ConnectionResetError):
             self.killed().recv(1)
         self.expect_offloaded(other, alive)
+
+    def lost_first(self, segments):
+        """The first of those that come to the peer is lost; the connection whose program has been killed."""
+        other = self.program()
+        self.tell(other, "listen", self.port + 1)
+        self.expect_offloaded(other, self.client(self.port + 1))
+        s = self.killed(lambda: self.a.run([
+            "nft", "add table ip t; add chain ip t i { type filter hook input priority 0; }; "
+            f"add rule ip t i tcp dport {self.port} tcp flags {segments} counter drop"]))
+        lost = lambda: int(re.search(r"packets (\d+)", self.a.run(["nft", "list", "table", "ip", "t"]).out).group(1))
+        self.assertTrue(eventually(lambda: lost() > 0, 10), "nobody told it")
+        self.a.run(["nft", "delete table ip t"])
+        return s
+
+    def test_the_question_may_be_lost(self):
+        with self.assertRaises(ConnectionResetError):
+            self.lost_first("== syn").recv(1)
+
+    def test_the_reset_may_be_lost(self):
+        with self.assertRaises(ConnectionResetError):
+            self.lost_first("& rst == rst").recv(1)
+
+    def test_one_that_only_its_listener_covered(self):
+        """It has said little: what it came by is the flow of its listener, which does not name it."""
+        other = self.program()
+        self.tell(other, "listen", self.port + 1)
+        self.expect_offloaded(other, self.client(self.port + 1))
+        program = self.program(VMA_BROKER="0")
+        self.tell(program, "listen", self.port)
+        self.expect_offloaded(program, self.client(self.port))
+        before = flows(program.pid)
+        s = self.client(self.port)
+        self.ask(s, 1)
+        self.assertTrue(eventually(lambda: flows(program.pid) > before, 10), "no flow of its own")
+        program.send_signal(signal.SIGKILL)
+        self.assertEqual(program.wait(5), -signal.SIGKILL)
+        with self.assertRaises(ConnectionResetError):
+            s.recv(1)
 
 
 class Thief(RingCase):

@@ -192,6 +192,23 @@ class Rootless(HostCase):
             s.recv(1)
         self.expect_offloaded(program, alive)
 
+    def test_it_tells_the_peer_of_what_it_cannot_rescue(self):
+        """When it comes to that, the connection's port is somebody else's."""
+        self.start("--group", "games")
+        program = self.program(self.host.user())
+        s = self.accept_from(program, self.port)
+        self.expect_offloaded(program, s)
+        self.host.process.send_signal(signal.SIGSTOP)
+        program.send_signal(signal.SIGKILL)
+        self.assertEqual(program.wait(5), -signal.SIGKILL)
+        taken = self.b.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self.addCleanup(taken.close)
+        taken.bind(s.getpeername())
+        self.host.process.send_signal(signal.SIGCONT)
+        self.host.process.expect("1 lost")
+        with self.assertRaises(ConnectionResetError):
+            s.recv(1)
+
     def test_who_may_not_write_to_the_socket_is_refused(self):
         self.start("--group", "games")
         program = self.program(self.host.user(groups=()))

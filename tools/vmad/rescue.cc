@@ -13,7 +13,6 @@
 #include "base/clock.h"
 #include "base/sys.h"
 #include "dev/packet/hook.h"
-#include "engine/bereaved.h"
 #include "engine/salvage.h"
 #include "repair/repair.h"
 #include "vmad/socket_facts.h"
@@ -64,6 +63,7 @@ class Work {
     void restore_all(const WatchedArena& arena);
     void let_go();
     RescueCounters counters;
+    std::vector<vma::FlowKey> lost;
 
   private:
     void restore(const Salvage& salvage, const Salvage::Found& found, bool damaged);
@@ -74,7 +74,6 @@ class Work {
 
     const Estate& estate_;
     std::vector<Restored> restored_;
-    std::vector<vma::FlowKey> lost_;
     size_t bytes_ = 0;
     vma::Hook* hook_ = nullptr;  // of the arena in work
     uint32_t slot_ = 0;
@@ -152,10 +151,10 @@ bool Work::fill(const Salvage& salvage, const Salvage::Found& found, Restored& r
            salvage.copy_unread(found, r.bytes.data() + to_send, r.unread);
 }
 
-// Nobody carries it on: its peer is told when its flow is the kernel's.
+// Nobody carries it on.
 void Work::lose(const vma::tcp::Snapshot& s) {
     counters.lost++;
-    lost_.push_back(flow_of(s));
+    lost.push_back(flow_of(s));
 }
 
 void Work::restore(const Salvage& salvage, const Salvage::Found& found, bool damaged) {
@@ -268,7 +267,6 @@ void Work::let_go() {
         (r.reset ? counters.reset : whole ? counters.delivered : counters.lost)++;
         ::close(r.fd);
     }
-    vma::tell_of_death(lost_);
 }
 
 }  // namespace
@@ -293,7 +291,8 @@ bool Estate::owns_port(const Endpoint& local) const {
     return false;
 }
 
-RescueCounters rescue(const Estate& estate, bool (*pause)(void*), void* context) {
+RescueCounters rescue(const Estate& estate, bool (*pause)(void*), void* context,
+                      std::vector<vma::FlowKey>& lost) {
     Work work(estate);
     for (const WatchedArena& arena : estate.arenas) work.restore_all(arena);
     if (!pause(context)) {
@@ -304,6 +303,7 @@ RescueCounters rescue(const Estate& estate, bool (*pause)(void*), void* context)
         }
     }
     work.let_go();
+    lost = std::move(work.lost);
     return work.counters;
 }
 

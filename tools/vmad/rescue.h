@@ -12,6 +12,7 @@
 
 #include "base/time.h"
 #include "broker/protocol.h"
+#include "dev/ring.h"
 
 namespace vmad {
 
@@ -60,7 +61,8 @@ struct RescueCounters {
 };
 
 // The child's work. `pause` is called between the two steps: then the flows of the dead rings go to the kernel. False: who does that
-// has ended, and it is done here.
-RescueCounters rescue(const Estate& estate, bool (*pause)(void*), void* context);
+// has ended, and it is done here. `lost`: those that nobody carries on; their peers may be told (engine/bereaved.h).
+RescueCounters rescue(const Estate& estate, bool (*pause)(void*), void* context,
+                      std::vector<vma::FlowKey>& lost);
 
 }  // namespace vmad

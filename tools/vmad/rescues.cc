@@ -7,10 +7,16 @@
 #include <syslog.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <type_traits>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/sys.h"
 #include "broker/channel.h"
+#include "engine/bereaved.h"
 #include "vmad/client.h"
 
 namespace vmad {
@@ -24,6 +30,30 @@ bool wait_for_go(void* context) {
     if (vma::sys::write(pipe, &c, 1) != 1) return false;
     return vma::broker::wait_readable(pipe, int(kSeconds) * 1000) &&
            vma::sys::read(pipe, &c, 1) == 1 && c == 'G';
+}
+
+// What the child writes: 'R' when it has restored what it can, then the connections that it could not.
+struct LostConnections {
+    static constexpr size_t kMost = 128;
+    char what = 'L';
+    vma::FlowKey keys[kMost];
+};
+static_assert(std::is_trivially_copyable_v<LostConnections>);
+
+// In the child. Whoever would go on asking the peers has ended: then they are told once.
+void name_lost(int pipe, std::span<const vma::FlowKey> lost) {
+    LostConnections message;
+    while (!lost.empty()) {
+        const size_t n = std::min(lost.size(), LostConnections::kMost);
+        std::copy_n(lost.begin(), n, message.keys);
+        const size_t bytes = offsetof(LostConnections, keys) + n * sizeof lost[0];
+        if (vma::sys::sendto(pipe, &message, bytes, MSG_NOSIGNAL) != ssize_t(bytes)) {
+            vma::Bereaved peers;
+            peers.add(lost, vma::monotonic_now());
+            return;
+        }
+        lost = lost.subspan(n);
+    }
 }
 
 void tell(pid_t of, const RescueCounters& c) {
@@ -66,8 +96,10 @@ void Rescues::start(Estate estate, pid_t of, const std::function<void()>& in_chi
         child.pipe = Fd();
         forget();
         in_child();
-        const RescueCounters c = rescue(child.estate, wait_for_go, &pair[1]);
+        std::vector<vma::FlowKey> lost;
+        const RescueCounters c = rescue(child.estate, wait_for_go, &pair[1], lost);
         tell(of, c);
+        name_lost(pair[1], lost);
         _exit(0);
     }
     vma::sys::close(pair[1]);
@@ -84,15 +116,20 @@ void Rescues::start(Estate estate, pid_t of, const std::function<void()>& in_chi
 
 // False: it has ended.
 bool Rescues::hears(Child& child) {
-    char c = 0;
-    const ssize_t n = vma::sys::read(child.pipe.get(), &c, 1);
-    if (n == 1 && c == 'R') {
+    LostConnections message;
+    const ssize_t n = vma::sys::read(child.pipe.get(), &message, sizeof message);
+    if (n == 1 && message.what == 'R') {
         // Every connection is in the kernel: from here on it gets their frames.
         for (const WatchedArena& a : child.estate.arenas)
             if (vma::Hook* hook = hook_on(a.facts.ifindex))
                 hook->retire(a.facts.slot, a.facts.token);
-        c = 'G';
-        vma::sys::write(child.pipe.get(), &c, 1);
+        const char go = 'G';
+        vma::sys::write(child.pipe.get(), &go, 1);
+        return true;
+    }
+    if (n > ssize_t(offsetof(LostConnections, keys)) && message.what == 'L') {
+        const size_t count = (size_t(n) - offsetof(LostConnections, keys)) / sizeof message.keys[0];
+        lost_.insert(lost_.end(), message.keys, message.keys + count);
         return true;
     }
     return n == -EINTR || n == -EAGAIN;

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <functional>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "vmad/rescue.h"
 
@@ -21,6 +23,8 @@ class Rescues {
     bool empty() const { return children_.empty(); }
     // What process `of` left. `in_child` runs in the child before anything else: what the broker has there, it must not keep.
     void start(Estate estate, pid_t of, const std::function<void()>& in_child);
+    // Connections that could not be restored, whose flows the kernel has: those that were found since the last call.
+    std::vector<vma::FlowKey> take_lost() { return std::exchange(lost_, {}); }
     // Whoever restores something goes on with it by himself.
     void forget();
 
@@ -29,13 +33,14 @@ class Rescues {
         Estate estate;
         pid_t pid = -1;
         pid_t of = 0;
-        Fd pipe;  // the child says "restored", we answer "go"
+        Fd pipe;  // the child says "restored", we answer "go", it names what is lost
     };
     bool hears(Child& child);
 
     Fd poll_;
     std::unordered_map<uint32_t, Child> children_;
     uint32_t next_ = 1;
+    std::vector<vma::FlowKey> lost_;
 };
 
 }  // namespace vmad

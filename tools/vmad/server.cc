@@ -67,7 +67,9 @@ class Server {
     void admit(Fd door);
     void control();
     bool of_host() const { return listener_.valid() || control_.valid(); }
-    bool has_work() const { return !doors_.empty() || !clients_.empty() || !rescues_.empty(); }
+    bool has_work() const {
+        return !doors_.empty() || !clients_.empty() || !rescues_.empty() || !bereaved_.empty();
+    }
     void knock(uint32_t id);
     unsigned clients_of(uid_t user) const;
     void session(uint32_t id);
@@ -87,6 +89,7 @@ class Server {
     std::unordered_map<uint32_t, Door> doors_;
     std::unordered_map<uint32_t, std::unique_ptr<Client>> clients_;
     Rescues rescues_;
+    vma::Bereaved bereaved_;
 };
 
 bool Server::add(int fd, Kind kind, uint32_t id) {
@@ -285,14 +288,16 @@ int Server::run() {
         // Clients without privileges cannot follow new interfaces, nor tell which rings are of dead processes.
         bool weak = false;
         for (const auto& [id, client] : clients_) weak = weak || !client->trusted();
-        const int n = vma::sys::epoll_wait(poll_.get(), events, 32, weak ? kSweepMs : -1);
+        const int n = vma::sys::epoll_wait(poll_.get(), events, 32,
+                                           weak || !bereaved_.empty() ? kSweepMs : -1);
         // Also while requests keep coming.
         if (weak && vma::monotonic_now() - swept >= vma::Duration::millis(kSweepMs)) {
             swept = vma::monotonic_now();
-            std::vector<vma::FlowKey> bereaved;
-            vma::Hook::sweep_all(&bereaved);
-            vma::tell_of_death(bereaved);
+            std::vector<vma::FlowKey> connections;
+            vma::Hook::sweep_all(&connections);
+            bereaved_.add(connections, swept);
         }
+        if (!bereaved_.empty()) bereaved_.turn(vma::monotonic_now());
         for (int i = 0; i < n; i++) {
             const auto id = uint32_t(events[i].data.u64);
             switch (Kind(events[i].data.u64 >> 32)) {
@@ -313,6 +318,7 @@ int Server::run() {
                     break;
                 case kRescues:
                     rescues_.serve();
+                    bereaved_.add(rescues_.take_lost(), vma::monotonic_now());
                     break;
                 case kWorkers:
                     workers_.serve();

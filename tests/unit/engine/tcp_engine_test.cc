@@ -223,6 +223,34 @@ TEST_F(EngineTest, AnAcceptedConnectionGetsItsFlowBeforeItIsMoved) {
     EXPECT_EQ(flows(), 0);
 }
 
+// Where nobody would rescue an accepted connection, its flow is what tells others of its peer: it gets one when it has lived from one look
+// to the next.
+TEST_F(EngineTest, AcceptedConnectionsGetFlowsInTime) {
+    TcpListener* l = listen(16);
+    Seq ours;
+    const auto flows = [&] {
+        return std::count_if(ring_->steered.begin(), ring_->steered.end(),
+                             [](const FlowKey& k) { return k.connected(); });
+    };
+    EXPECT_FALSE(engine().has_young());
+    TcpConnection* const gone = open(*l, stranger(1), ours);
+    open(*l, stranger(2), ours);
+    EXPECT_TRUE(engine().has_young());
+    engine().own_flows(10);
+    EXPECT_EQ(flows(), 0) << "too young";
+    open(*l, stranger(3), ours);
+    open(*l, stranger(4), ours);
+    engine().forget(*gone, now_);
+    engine().own_flows(10);
+    EXPECT_EQ(flows(), 1);
+    engine().own_flows(1);
+    EXPECT_EQ(flows(), 2) << "one at a time";
+    EXPECT_TRUE(engine().has_young());
+    engine().own_flows(1);
+    EXPECT_EQ(flows(), 3);
+    EXPECT_FALSE(engine().has_young());
+}
+
 // What the ring had caught for it is never answered, however long the move to the kernel took or nobody looked at the ring:
 // the RST would end the kernel's connection.
 TEST_F(EngineTest, WhatWasCaughtBeforeAMoveIsNotAnswered) {
