@@ -2,7 +2,9 @@
 /* exit_busy IP PORT: exit() while threads are busy with sockets of the library, in every step of a send and a receive, and a
  * signal comes every 50 us. */
 #include <arpa/inet.h>
+#include <errno.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -10,15 +12,17 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/time.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { kThreads = 4, kSends = 2000 };
+enum { kThreads = 4, kSends = 2000, kSeconds = 20 };
 static struct sockaddr_in peer = {.sin_family = AF_INET};
-static atomic_int sent, caught;
+static atomic_int sent;
+static sem_t warm, caught;
 
 static void on_alarm(int signal) {
     (void)signal;
-    atomic_fetch_add(&caught, 1);
+    sem_post(&caught);
 }
 
 static void* busy(void* none) {
@@ -29,7 +33,7 @@ static void* busy(void* none) {
     for (;;) {
         send(s, text, sizeof text, MSG_DONTWAIT);
         recv(s, text, sizeof text, MSG_DONTWAIT);
-        atomic_fetch_add(&sent, 1);
+        if (atomic_fetch_add(&sent, 1) + 1 == kSends) sem_post(&warm);
     }
     return NULL;
 }
@@ -45,18 +49,29 @@ static ssize_t at_the_end(void* none, const char* text, size_t n) {
                                                                                         : -1;
 }
 
+// 1: it came.
+static int await(sem_t* what) {
+    struct timespec until;
+    int r;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += kSeconds;
+    do r = sem_timedwait(what, &until);
+    while (r != 0 && errno == EINTR);
+    return r == 0;
+}
+
 int main(int argc, char** argv) {
     pthread_t thread;
     if (argc != 3 || inet_pton(AF_INET, argv[1], &peer.sin_addr) != 1) return 2;
     peer.sin_port = htons((uint16_t)atoi(argv[2]));
+    if (sem_init(&warm, 0, 0) != 0 || sem_init(&caught, 0, 0) != 0) return 1;
     for (int i = 0; i < kThreads; i++)
         if (pthread_create(&thread, NULL, busy, NULL) != 0) return 1;
-    while (atomic_load(&sent) < kSends) usleep(100);
+    if (!await(&warm)) return 3;
     FILE* last = fopencookie(NULL, "w", (cookie_io_functions_t){.write = at_the_end});
     if (last == NULL || fputs("?", last) < 0) return 1;
     const struct itimerval often = {{0, 50}, {0, 50}};
     signal(SIGALRM, on_alarm);
     if (setitimer(ITIMER_REAL, &often, NULL) != 0) return 1;
-    while (atomic_load(&caught) == 0) usleep(50);
-    return 0;
+    return await(&caught) ? 0 : 4;
 }
