@@ -25,6 +25,13 @@ uint64_t address(const void* p) { return reinterpret_cast<uintptr_t>(p); }
 
 int call(int command, bpf_attr& attr) { return int(vma_bpf(command, &attr, sizeof(attr))); }
 
+bpf_attr element(int map, const void* key) {
+    bpf_attr attr{};
+    attr.map_fd = uint32_t(map);
+    attr.key = address(key);
+    return attr;
+}
+
 int fd_by_id(int command, uint32_t id) {
     bpf_attr attr{};
     attr.map_id = id;  // one union member for every kind of id
@@ -46,9 +53,7 @@ int create_map(uint32_t type, const char* name, uint32_t key_size, uint32_t valu
 }
 
 int update(int map, const void* key, const void* value, uint64_t flags) {
-    bpf_attr attr{};
-    attr.map_fd = uint32_t(map);
-    attr.key = address(key);
+    bpf_attr attr = element(map, key);
     attr.value = address(value);
     attr.flags = flags;
     return call(BPF_MAP_UPDATE_ELEM, attr);
@@ -64,32 +69,24 @@ int update_batch(int map, const void* keys, const void* values, uint32_t count) 
 }
 
 int lookup(int map, const void* key, void* value) {
-    bpf_attr attr{};
-    attr.map_fd = uint32_t(map);
-    attr.key = address(key);
+    bpf_attr attr = element(map, key);
     attr.value = address(value);
     return call(BPF_MAP_LOOKUP_ELEM, attr);
 }
 
 int erase(int map, const void* key) {
-    bpf_attr attr{};
-    attr.map_fd = uint32_t(map);
-    attr.key = address(key);
+    bpf_attr attr = element(map, key);
     return call(BPF_MAP_DELETE_ELEM, attr);
 }
 
 int take(int map, const void* key, void* value) {
-    bpf_attr attr{};
-    attr.map_fd = uint32_t(map);
-    attr.key = address(key);
+    bpf_attr attr = element(map, key);
     attr.value = address(value);
     return call(BPF_MAP_LOOKUP_AND_DELETE_ELEM, attr);
 }
 
 int next_key(int map, const void* key, void* next) {
-    bpf_attr attr{};
-    attr.map_fd = uint32_t(map);
-    attr.key = address(key);
+    bpf_attr attr = element(map, key);
     attr.next_key = address(next);
     return call(BPF_MAP_GET_NEXT_KEY, attr);
 }
