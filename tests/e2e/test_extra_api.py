@@ -13,7 +13,7 @@ import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
-from netns import SoftHcaNet, binary, eventually, library, preload_env
+from netns import binary, eventually, library, preload_env
 
 LAYOUTS = (606, 902, 908)
 PORT = 7100  # of the peer, UDP and TCP
@@ -439,25 +439,11 @@ class XtremePacket(Xtreme, Program):
         self.end(echo)
 
 
-class OnVerbs:
-    """The software HCA's ring, not the packet ring."""
-
-    net_class = SoftHcaNet
-    ring_kind = "verbs"
-
-    def setUp(self):
-        self.net.plug_in()
-        super().setUp()
-
-    def environment(self):
-        return super().environment() | {"VMA_RING_KIND": "verbs"} | self.net.env("b")
-
-
-class XtremeVerbs(OnVerbs, Xtreme, Program):
+class XtremeVerbs(case.OnVerbs, Xtreme, Program):
     """The same by the verbs ring."""
 
 
-class TableVerbs(OnVerbs, Program):
+class TableVerbs(case.OnVerbs, Program):
     """The table by a ring that has a device."""
 
     program = "extra_api"
@@ -483,7 +469,7 @@ class Device(Program):
         self.run_part("no_user_memory")
 
 
-class DeviceVerbs(OnVerbs, Program):
+class DeviceVerbs(case.OnVerbs, Program):
     """The software HCA."""
 
     program = "extra_device"
@@ -565,7 +551,7 @@ class Cyclic(CyclicReads, Program):
         self.assertEqual(self.run_part("errors", layout=902).count("needs datagrams"), 1)
 
 
-class CyclicVerbs(OnVerbs, CyclicReads, Program):
+class CyclicVerbs(case.OnVerbs, CyclicReads, Program):
     """The same by the verbs ring."""
 
 

@@ -12,7 +12,7 @@ import threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
-from netns import SoftHcaNet, binary, eventually
+from netns import binary, eventually
 from test_extra_api import PORT, Program
 
 PATTERN = 251
@@ -226,18 +226,8 @@ class Packet(Groups, Program):
                 self.good(program)
 
 
-class Verbs(Groups, Program):
+class Verbs(case.OnVerbs, Groups, Program):
     """The same by the verbs ring."""
-
-    net_class = SoftHcaNet
-    ring_kind = "verbs"
-
-    def setUp(self):
-        self.net.plug_in()
-        super().setUp()
-
-    def environment(self):
-        return super().environment() | {"VMA_RING_KIND": "verbs"} | self.net.env("b")
 
 
 class Examples(case.NetCase):

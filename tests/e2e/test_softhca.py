@@ -13,7 +13,7 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
 import sockperf
-from netns import SoftHcaNet, binary, library, preload_env
+from netns import binary, library, preload_env
 
 LIBRARIES = os.path.join(os.path.dirname(library()), "softhca")
 DEVICES = "name=left mac=02:00:00:00:00:0a; name=right mac=02:00:00:00:00:0b"
@@ -191,14 +191,9 @@ class Ring(SoftHca):
         self.assertEqual(result.received, result.sent, result.text)
 
 
-class OnCard(case.NetCase):
-    net_class = SoftHcaNet
-
-    def setUp(self):
-        self.net.plug_in()
-
+class OnCard(case.OnVerbs, case.NetCase):
     def preloaded(self, space, **variables):
-        return preload_env(**{"VMA_RING_KIND": "verbs", **self.net.env(space.letter), **variables})
+        return preload_env(**{**self.by_verbs(space), **variables})
 
 
 class Card(OnCard):

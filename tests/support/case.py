@@ -12,7 +12,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import duplex  # noqa: E402
-from netns import Net, preload_env  # noqa: E402
+from netns import Net, SoftHcaNet, preload_env  # noqa: E402
 
 SUPPORT = os.path.dirname(os.path.abspath(__file__))
 SLACK = 20  # datagrams a test's set-up may send through the kernel
@@ -78,6 +78,24 @@ class NetCase(unittest.TestCase):
         nothing tells."""
         mac = other.run(["ip", "-br", "link", "show", other.dev]).out.split()[2]
         self.assert_ok(space.run(["ip", "neigh", "replace", other.ip, "lladdr", mac, "dev", space.dev, "nud", "permanent"]))
+
+
+class OnVerbs:
+    """Before a NetCase: its rings are those of the software HCA's cards."""
+
+    net_class = SoftHcaNet
+    ring_kind = "verbs"
+
+    def setUp(self):
+        self.net.plug_in()
+        super().setUp()
+
+    def by_verbs(self, space):
+        """What a preloaded program of the namespace needs for that."""
+        return {"VMA_RING_KIND": "verbs", **self.net.env(space.letter)}
+
+    def environment(self):
+        return super().environment() | self.by_verbs(self.b)
 
 
 class PeerCase(NetCase):
