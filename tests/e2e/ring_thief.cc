@@ -1,7 +1,8 @@
 // ring_thief VMAD ADDRESS PORT [SOCKET]: a process without privileges that speaks the broker's protocol and asks for what is not its
 // own: the port of somebody else (who is listening there), rings of others, the tables. Starts a broker as root, then becomes
 // www-data. With SOCKET, the number of a TCP listener of ADDRESS and PORT + 7 in another network namespace, it has no privileges to
-// begin with, and the broker is the host's. Prints what was granted wrongly, and "all refused" if nothing was.
+// begin with, and the broker is the host's, whose policy is to give a process two rings. Prints what was granted wrongly, and "all
+// refused" if nothing was.
 #include <arpa/inet.h>
 #include <grp.h>
 #include <linux/bpf.h>
@@ -172,6 +173,15 @@ int main(int argc, char** argv) {
         if (slot != ring.slot)
             expect("show another's ring",
                    show_ring({slot, 1, ifindex, 0}, ring.fds[kDoorbell]).error(), EACCES);
+    if (foreign >= 0) {
+        // The policy gives a process two; another session is the same process's.
+        OpenedRing more;
+        expect("a second ring", open_ring({ifindex, kLeastLentBytes}, more).error(), 0);
+        expect("a third ring", open_ring({ifindex, kLeastLentBytes}, more).error(), EDQUOT);
+        forget_in_child(keep_door_in_child());
+        expect("a third ring by another session",
+               open_ring({ifindex, kLeastLentBytes}, more).error(), EDQUOT);
+    }
     for (const int fd : ring.fds) close(fd);
     printf("%s\n", g_wrong ? "something was granted" : "all refused");
     return g_wrong != 0;

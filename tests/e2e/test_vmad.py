@@ -28,6 +28,7 @@ os.set_inheritable(3, True)
 os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
 os.execv(sys.argv[2], sys.argv[2:])
 """
+DAEMON = 1  # a user
 NOT_SERVED = "the broker of this host does not serve this process"
 
 
@@ -159,6 +160,26 @@ class Rootless(HostCase):
         self.tell(second, "listen", self.port + 4)
         self.expect_kernel(second, self.client(self.port + 4))
         self.host.process.expect(rf"process {second.pid} of user {NOBODY}: the policy denies it a ring on interface {self.b.dev}")
+
+    def test_two_users_with_the_same_ports(self):
+        """On one interface: who has bound a port has it, and the policy takes neither's side."""
+        policy = os.path.join(self.folder, "policy")
+        with open(policy, "w", encoding="ascii") as f:
+            f.write(f"group games  interface {self.b.dev}  port {self.port}-{self.port + 9}\n")
+        self.start("--group", "games", "--policy", policy)
+        first, second = self.program(self.host.user()), self.program(self.host.user(user=DAEMON))
+        self.tell(first, "listen", self.port)
+        s = self.client(self.port)
+        self.expect_offloaded(first, s)
+        with self.assertRaisesRegex(AssertionError, "Address already in use"):
+            self.tell(second, "bind", self.port)
+        self.tell(second, "listen", self.port + 1)
+        self.expect_offloaded(second, self.client(self.port + 1))
+        self.expect_offloaded(first, s)
+        first.kill()
+        self.assertEqual(s.recv(1), b"")
+        self.tell(second, "listen", self.port)
+        self.expect_offloaded(second, self.client(self.port))
 
     def test_a_policy_that_cannot_be_read(self):
         done = self.b.run(["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /run && exec "$0" "$@"', binary("vmad"), "--listen",

@@ -22,7 +22,6 @@ s.connect(sys.argv[1])
 print("refused" if s.recv(1) == b"" else "answered")
 """
 REFUSED = r"process \d+ of user {} is refused: the policy denies it its network namespace"
-DAEMON = 1  # a user
 
 
 class BoxCase(vmad.HostCase):
@@ -132,9 +131,9 @@ class Boxes(BoxCase):
         return subprocess.run([*map(str, line), str(s.fileno())], pass_fds=[s.fileno()], capture_output=True, text=True, timeout=30, check=False)
 
     def test_who_shows_what_is_not_his_gets_nothing(self):
-        self.start_with("any in own\n")
+        self.start_with("any in own rings 2\n")
         # Another user with a socket of the container's, and its own with one of a namespace that root made.
-        for space, user in ((self.box, DAEMON), (self.a, NOBODY)):
+        for space, user in ((self.box, vmad.DAEMON), (self.a, NOBODY)):
             with space.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
                 done = self.with_socket([*self.host.user(user=user), "/usr/bin/python3", "-c", KNOCKS, SOCKET], s)
             self.assertEqual((done.returncode, done.stdout), (0, "refused\n"), done.stderr)

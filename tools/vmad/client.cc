@@ -96,6 +96,13 @@ class KernelView {
     std::unique_ptr<vma::KernelPolicy> kernel_;
 };
 
+// Of a ring that another broker has lent.
+uint32_t ring_bytes(const vma::Hook& hook, uint32_t slot) {
+    const Fd ring(hook.data_ring(slot));
+    vma::bpf::MapInfo map;
+    return ring.valid() && vma::bpf::map_info(ring.get(), map) == 0 ? map.entries : 0;
+}
+
 int peer_pidfd(int session, pid_t pid) {
     int fd = -1;
     socklen_t len = sizeof fd;
@@ -106,16 +113,29 @@ int peer_pidfd(int session, pid_t pid) {
 }  // namespace
 
 Client::Client(int session, int pidfd, Peer peer, bool trusted, const Policy& policy,
-               const Namespace& where)
+               const Namespace& where, Ledger& ledger)
     : session_(session),
       pidfd_(pidfd),
       peer_(std::move(peer)),
       policy_(policy),
       where_(where),
+      ledger_(ledger),
+      account_(ledger.begin(peer_.pid, vma::monotonic_now())),
       dispatcher_(*this, vma::layout_identity(), trusted) {}
 
+Client::~Client() {
+    for (const KeptRing& r : rings_) account_.rings--, account_.memory -= r.bytes;
+    ledger_.end(peer_.pid, vma::monotonic_now());
+}
+
+void Client::keep_ring(const KeptRing& ring) {
+    rings_.push_back(ring);
+    account_.rings++;
+    account_.memory += ring.bytes;
+}
+
 std::unique_ptr<Client> Client::make(int session, bool may_be_trusted, const Policy& policy,
-                                     const Namespace& where) {
+                                     const Namespace& where, Ledger& ledger) {
     Fd owned(session);
     Peer peer;
     int type = 0;
@@ -132,7 +152,7 @@ std::unique_ptr<Client> Client::make(int session, bool may_be_trusted, const Pol
         return nullptr;
     }
     return std::unique_ptr<Client>(
-        new Client(mine, pidfd, std::move(peer), trusted, policy, where));
+        new Client(mine, pidfd, std::move(peer), trusted, policy, where, ledger));
 }
 
 vma::Status Client::denied(const std::string& what) {
@@ -150,23 +170,17 @@ vma::Status Client::denied_ring(int ifindex) {
 
 bool Client::may_have_ring(int ifindex, uint32_t bytes) {
     const Allowance& allowed = allowance();
-    uint64_t memory = bytes;
-    for (const KeptRing& r : rings_) memory += r.bytes;
+    const uint64_t memory = account_.memory + bytes;
     char name[IF_NAMESIZE] = {};
-    return !allowed.denied && rings_.size() < allowed.rings && memory <= allowed.memory &&
+    return !allowed.denied && account_.rings < allowed.rings && memory <= allowed.memory &&
            (allowed.interfaces.empty() ||
             (if_indextoname(unsigned(ifindex), name) && allowed.has_interface(name)));
 }
 
-// One second's flows at once, and no more before the next second begins.
 bool Client::may_steer(uint16_t port) {
     const Allowance& allowed = allowance();
-    if (allowed.denied || !allowed.has_port(port)) return false;
-    if (const vma::Instant now = vma::monotonic_now(); now - second_ >= vma::Duration::seconds(1)) {
-        second_ = now;
-        flows_ = 0;
-    }
-    return flows_++ < allowed.flows;
+    return !allowed.denied && allowed.has_port(port) &&
+           account_.admits_flow(allowed.flows, vma::monotonic_now());
 }
 
 bool Client::serve(unsigned most) {
@@ -320,7 +334,7 @@ vma::Status Client::open_ring(const vma::broker::OpenRing& request, vma::broker:
     out.fds[vma::broker::kEgressLink] = lent->egress;
     out.slot = lent->slot;
     out.token = lent->token_id;
-    rings_.push_back({lent->slot, lent->token_id, request.ifindex, request.bytes});
+    keep_ring({lent->slot, lent->token_id, request.ifindex, request.bytes});
     return {};
 }
 
@@ -331,7 +345,7 @@ vma::Status Client::show_ring(const vma::broker::ShowRing& r, int doorbell) {
     if (hook == nullptr || vma::bpf::map_info(doorbell, map) < 0 || !hook->owns(r.slot, r.token) ||
         !hook->has_doorbell(r.slot, map.id))
         return vma::Errno{EACCES};
-    rings_.push_back({r.slot, r.token, r.ifindex, 0});
+    keep_ring({r.slot, r.token, r.ifindex, ring_bytes(*hook, r.slot)});
     return {};
 }
 
@@ -367,7 +381,6 @@ void Client::bury_rings() {
         if (rescued) continue;
         if (vma::Hook* hook = hook_on(r.ifindex)) hook->bury(r.slot, r.token);
     }
-    rings_.clear();
 }
 
 vma::Status Client::hold(const vma::broker::HeldList& list, vma::Fds& fds) {

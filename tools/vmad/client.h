@@ -10,6 +10,7 @@
 #include "base/time.h"
 #include "broker/dispatch.h"
 #include "dev/packet/hook.h"
+#include "vmad/ledger.h"
 #include "vmad/policy.h"
 #include "vmad/rescue.h"
 #include "vmad/socket_facts.h"
@@ -23,9 +24,10 @@ class Client final : public vma::broker::Operations {
 
     // Takes the session. Who is at its other end is what the kernel says. `may_be_trusted`: a process that has privileges now is
     // believed, until it says that it gives them up. `policy`: asked at every request; `where`: the namespace that this process
-    // serves. Both outlive the client. Null: who it is cannot be known.
+    // serves; `ledger`: what its process has. All outlive the client. Null: who it is cannot be known.
     static std::unique_ptr<Client> make(int session, bool may_be_trusted, const Policy& policy,
-                                        const Namespace& where);
+                                        const Namespace& where, Ledger& ledger);
+    ~Client();
 
     int session() const { return session_.get(); }
     int pidfd() const { return pidfd_.get(); }
@@ -72,7 +74,8 @@ class Client final : public vma::broker::Operations {
     };
 
     Client(int session, int pidfd, Peer peer, bool trusted, const Policy& policy,
-           const Namespace& where);
+           const Namespace& where, Ledger& ledger);
+    void keep_ring(const KeptRing& ring);
     const KeptRing* ring(uint32_t slot) const;
     const Allowance& allowance() const { return policy_.of(peer_.user, peer_.groups, where_); }
     bool may_have_ring(int ifindex, uint32_t bytes);
@@ -85,9 +88,8 @@ class Client final : public vma::broker::Operations {
     const Policy& policy_;
     const Namespace& where_;
     bool told_ = false;  // that something was denied
-    // Flows in the second that began at.
-    uint32_t flows_ = 0;
-    vma::Instant second_{};
+    Ledger& ledger_;
+    Ledger::Account& account_;  // there
     bool leaving_ = false;
     vma::broker::Dispatcher dispatcher_;
     Estate estate_;

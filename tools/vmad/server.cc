@@ -79,6 +79,7 @@ class Server {
 
     Policy policy_;    // its clients refer to it
     Namespace where_;  // and to this
+    Ledger ledger_;    // and this
     std::string policy_file_;
     Fd poll_, listener_, hangups_, control_;
     uint64_t cookie_ = 0;  // of the namespace that it serves
@@ -228,7 +229,7 @@ void Server::knock(uint32_t id) {
         return;
     }
     if (fds.count() != 1 || clients_.size() >= kMostClients) return;
-    auto client = Client::make(fds.take(0), !of_host(), policy_, where_);
+    auto client = Client::make(fds.take(0), !of_host(), policy_, where_, ledger_);
     if (!client) return;
     if (of_host() && client->user() != 0 && clients_of(client->user()) >= kMostOfUser) return;
     const uint32_t of = next_++;
