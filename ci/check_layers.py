@@ -32,6 +32,14 @@ SANS_IO = {"wire", "stack"}
 PROCESS_HEADERS = re.compile(
     r"(base/(clock|sys|own_fd|lock|spin_lock)\.h|mutex|shared_mutex|thread|condition_variable|chrono|ctime|time\.h|unistd\.h"
     r"|fcntl\.h|sys/(socket|epoll|mman|ioctl|syscall|time)\.h|pthread\.h)$")
+# What the time of day is for: stamps that programs and people read. What is waited for goes by CLOCK_MONOTONIC: the time of day jumps.
+TIME_OF_DAY = re.compile(r"realtime_ns\(\)|CLOCK_REALTIME|system_clock|gettimeofday\(|\btime\((nullptr|NULL|0)\)|(pthread_cond|pthread_mutex|sem)_timed\w*\(")
+STAMPS = {
+    "base/clock.h", "engine/shard.cc", "engine/shard_stamps.cc", "engine/device_clock.cc", "engine/udp_pacing.cc",  # of datagrams
+    "sock/udp_order.cc",  # and their order
+    "engine/runtime.cc",  # the banner
+    "stats/reader.cc",  # the age of a file
+}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
 
 
@@ -76,6 +84,16 @@ def check_sources(root):
                     yield f"{where}: {layer} -> {to} ({name})"
 
 
+def check_time_of_day(root):
+    for path in sources(root / "src") + sources(root / "tools" / "vmad"):
+        if any(path == root / "src" / name for name in STAMPS):
+            continue
+        with open(path, encoding="utf-8", errors="replace") as lines:
+            for number, line in enumerate(lines, 1):
+                if TIME_OF_DAY.search(re.sub(r"//.*|/\*.*?\*/|\"[^\"]*\"", "", line)):
+                    yield f"{path.relative_to(root)}:{number}: the time of day is for stamps; what is waited for goes by CLOCK_MONOTONIC"
+
+
 def check_tools(root):
     for tool, allowed in TOOL_LINKS.items():
         for path in sources(root / "tools" / tool):
@@ -96,7 +114,7 @@ def check_links(root):
 
 def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parent.parent)
-    problems = [*check_sources(root), *check_tools(root), *check_links(root)]
+    problems = [*check_sources(root), *check_time_of_day(root), *check_tools(root), *check_links(root)]
     for problem in problems:
         print(problem)
     return 1 if problems else 0

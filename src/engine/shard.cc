@@ -25,9 +25,9 @@ uint8_t protocol_of(const PacketBuf& frame) {
     return load_be16(frame.data + at) == 0x0800 ? frame.data[at + 2 + 9] : 0;
 }
 
-// When a frame that has just been taken from the ring was received: no later than now, also when the clock was set back.
+// When a frame that has just been taken from the ring was received.
 int64_t receive_stamp(const PacketBuf& frame, int64_t realtime) {
-    return frame.meta.realtime_ns ? std::min(frame.meta.realtime_ns, realtime) : realtime;
+    return frame.meta.realtime_ns ? frame.meta.realtime_ns : realtime;
 }
 
 }  // namespace

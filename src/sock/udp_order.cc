@@ -34,6 +34,14 @@ int64_t stamp_among(msghdr& msg) {
     return 0;
 }
 
+// A stamp of the future is of before the clock was set back: as a number it would keep its datagram waiting until then, behind all
+// that comes on other paths.
+bool is_older(int64_t one, int64_t other) {
+    const int64_t now = realtime_ns();
+    if ((one > now) != (other > now)) return one > now;
+    return one < other;
+}
+
 }  // namespace
 
 // The request for the last datagram's stamp makes the kernel stamp what comes from here on. Nothing else shows it: no control
@@ -66,9 +74,7 @@ int64_t UdpSocket::first_of_twin(int fd) {
     const bool is_untold = wanted_.load(std::memory_order_relaxed) & kUntoldStamps;
     if (stamp == 0 && !is_untold && sys::ioctl(fd, SIOCGSTAMPNS_OLD, &at) == 0)
         stamp = int64_t(at.tv_sec) * 1000000000 + at.tv_nsec;
-    // A stamp of the future (the clock was set back) would keep it waiting until then.
-    const int64_t now = realtime_ns();
-    stamp = stamp == 0 ? now : std::min(stamp, now);
+    if (stamp == 0) stamp = realtime_ns();
     twin_first_.store(stamp, std::memory_order_release);
     return stamp;
 }
@@ -76,7 +82,9 @@ int64_t UdpSocket::first_of_twin(int fd) {
 bool UdpSocket::twin_is_older(int fd, const UdpRxInfo& first) {
     if (Context::kernel_poll_ratio_is_set() ? is_twins_turn() : TwinEvents::is_due(first.arrival))
         TwinEvents::drain();
-    return kernel_news_.load(std::memory_order_acquire) && first_of_twin(fd) < first.realtime_ns;
+    if (!kernel_news_.load(std::memory_order_acquire)) return false;
+    const int64_t twins = first_of_twin(fd);
+    return twins != kNothing && is_older(twins, first.realtime_ns);
 }
 
 bool UdpSocket::is_twins_turn() {
@@ -102,7 +110,7 @@ UdpSocket::Presence* UdpSocket::oldest_presence(unsigned count) {
         LeaseGuard guard(presences_[i].shard->lease());
         UdpDatagram datagram;
         if (!first_of_ring(presences_[i], datagram)) continue;
-        if (oldest && datagram.info->realtime_ns >= stamp) continue;
+        if (oldest && !is_older(datagram.info->realtime_ns, stamp)) continue;
         oldest = &presences_[i];
         stamp = datagram.info->realtime_ns;
     }

@@ -160,6 +160,35 @@ sys.stdin.read()
 """
 
 
+class ClockSteps(ScarceCase):
+    """Full tier, and alone: for less than a second each the clock of the whole machine is wrong."""
+
+    def test_conversations_go_on(self):
+        server = self.server("soak_server.py", "plain")
+        connections = [self.dial() for _ in range(4)]
+        for s in connections:
+            s.sendall(b"e")
+        for seconds in (5, -5):
+            with self.subTest(seconds=seconds):
+                clock = self.python(self.a, "clock_step.py", seconds, start=True, stdin=subprocess.PIPE)
+                try:
+                    clock.expect("set")
+                    # One ends and another one begins meanwhile.
+                    connections.pop().close()
+                    connections.append(self.dial())
+                    connections[-1].sendall(b"e")
+                    for seed, s in enumerate(connections):
+                        duplex.exchange(s, seed, 3000, half_close=False)
+                finally:
+                    clock.stdin.close()
+                    clock.expect("right")
+                duplex.exchange(connections[0], 7, PIECE, half_close=False)
+        if self.preload:
+            self.assertLess(self.kernel_segments(self.b, connections[0]), case.SLACK)
+        server.stop(signal.SIGTERM)
+        self.nothing_is_left()
+
+
 class Long(ScarceCase):
     """Full tier."""
 

@@ -107,7 +107,7 @@ class Paths(case.NetCase):
                 with self.subTest(preload=preload, way=way):
                     self.in_order(preload, way, PORT + 20 + number)
 
-    def in_order(self, preload, way, port):
+    def in_order(self, preload, way, port, half_way=lambda: None):
         seed = random.randrange(1 << 30)
         print("seed", seed)
         rng = random.Random(seed)
@@ -129,6 +129,8 @@ class Paths(case.NetCase):
         cpus = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {min(cpus)})
         for n, path in enumerate(chosen):
+            if n == self.WHOLE // 2:
+                half_way()
             _, address, size = paths[path]
             senders[path].sendto(b"%d " % n + bytes(size), (address, port))
         os.sched_setaffinity(0, cpus)
@@ -136,6 +138,41 @@ class Paths(case.NetCase):
         self.assertEqual(receiver.wait(30), 0, f"seed {seed}\n{receiver.out}")
         by_kernel = self.b.counters("Udp")["InDatagrams"] - before
         self.assertEqual(by_kernel, sum(path >= 2 for path in chosen) if preload else self.WHOLE)
+
+
+class ClockSteps(Paths):
+    """Full tier, and alone: for less than a second the clock of the whole machine is wrong."""
+
+    def test_order_of_receipt(self):
+        for preload in (False, True):
+            for number, seconds in enumerate((-5, 5)):
+                with self.subTest(preload=preload, seconds=seconds):
+                    # Where all was not read before the clock is right again, nothing can tell what came first.
+                    for attempt in range(5):
+                        if self.over_a_step(preload, seconds, PORT + 30 + 5 * number + attempt):
+                            break
+                    else:
+                        self.fail("the machine is too slow: read in time in none of the attempts")
+
+    def over_a_step(self, preload, seconds, port):
+        """False: it took too long to say."""
+        steps = []
+
+        def step():
+            steps.append(self.python(self.a, "clock_step.py", seconds, start=True, stdin=subprocess.PIPE))
+            steps[0].expect("set")
+
+        try:
+            self.in_order(preload, "poll", port, step)
+            return True
+        except AssertionError:
+            if steps and "right" in steps[0].out:
+                return False
+            raise
+        finally:
+            for process in steps:
+                process.stdin.close()
+                process.expect("right")
 
 
 if __name__ == "__main__":
