@@ -411,4 +411,45 @@ static inline int vma_explain(int fd, struct vma_explanation_t* explanation) {
     return getsockopt(fd, SOL_SOCKET, SO_VMA_EXPLAIN, explanation, &len);
 }
 
+#define SO_VMA_GET_OWN_API (SO_VMA_GET_API_LAYOUT + 1) /* get, of descriptor -1: vma_own_api_t */
+
+#define VMA_TEMPLATE_MAX 64           /* of one socket */
+#define VMA_TEMPLATE_MAX_BYTES 65507u /* of each */
+typedef uint64_t vma_template_t;      /* a number of its socket's; 0 is none */
+struct vma_patch_t {                  /* bytes that replace those at `offset` */
+    size_t offset;
+    size_t len;
+    const void* bytes;
+};
+
+/* The table of the library's own functions. Functions of later versions stand behind these: `size` is what the loaded library has.
+ * 0, or -1 and errno, unless said otherwise.
+ *
+ * Templates: a message that is put together once, and sent, with some bytes changed, as often as wanted, for less than send()
+ * costs. Of a socket, UDP or TCP, that the library knows: EINVAL for others. The memory is the library's; the program's is read
+ * inside the call only. A template stays until template_abort() or the last close of its socket, wherever that is served. One
+ * thread at a time uses a template (EBUSY: another one is at it), others the other templates; ENOENT: there is none of the number.
+ * A forked child has templates of its own with the same bytes.
+ *
+ * template_alloc   ENOBUFS: VMA_TEMPLATE_MAX are there; EMSGSIZE: more than VMA_TEMPLATE_MAX_BYTES; EINVAL: no byte; ENOMEM
+ * template_update  replaces bytes, all patches or, if one does not lie in the message (EINVAL), none
+ * template_fire    the same and sends it; how many bytes were sent, or -1. Like send(), whose errors it has, to the peer that the
+ *                  socket has then. `flags`: MSG_DONTWAIT, MSG_NOSIGNAL */
+struct vma_own_api_t {
+    size_t size;
+    int (*template_alloc)(int fd, const struct iovec* iov, int count, vma_template_t* number);
+    int (*template_update)(int fd, vma_template_t number, const struct vma_patch_t* patches,
+                           int count);
+    ssize_t (*template_fire)(int fd, vma_template_t number, const struct vma_patch_t* patches,
+                             int count, int flags);
+    int (*template_abort)(int fd, vma_template_t number);
+};
+
+/* NULL: the library is not loaded, or is one without such a table. It is the same for the whole process. */
+static inline const struct vma_own_api_t* vma_get_own_api(void) {
+    struct vma_own_api_t* api = NULL;
+    socklen_t len = sizeof api;
+    return getsockopt(-1, SOL_SOCKET, SO_VMA_GET_OWN_API, &api, &len) == 0 ? api : NULL;
+}
+
 #endif

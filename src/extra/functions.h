@@ -33,5 +33,11 @@ int modify_ring(vma_modify_ring_attr* attr);
 int ioctl(void* cmsg_hdr, size_t cmsg_len);
 int cyclic_buffer_read(int fd, void* completion, size_t min, size_t max, int flags);
 int get_mem_info(int fd, void** addr, size_t* length, uint32_t* lkey);
+// This library's own.
+int template_alloc(int fd, const iovec* iov, int count, vma_template_t* out);
+int template_update(int fd, vma_template_t number, const vma_patch_t* patches, int count);
+ssize_t template_fire(int fd, vma_template_t number, const vma_patch_t* patches, int count,
+                      int flags);
+int template_abort(int fd, vma_template_t number);
 
 }  // namespace vma::extra

@@ -1,4 +1,4 @@
-// The tables of function pointers, one for each layout, and getsockopt()'s answer with them.
+// The tables of function pointers, one for each layout and one of this library's own, and getsockopt()'s answer with them.
 #include <errno.h>
 
 #include <cstring>
@@ -93,8 +93,18 @@ Layout606 g_606 = {
     .thread_offload = thread_offload,
 };
 
+vma_own_api_t g_own = {
+    .size = sizeof(vma_own_api_t),
+    .template_alloc = template_alloc,
+    .template_update = template_update,
+    .template_fire = template_fire,
+    .template_abort = template_abort,
+};
+
 void* table_of(int layout) {
     switch (layout) {
+        case SO_VMA_GET_OWN_API - SO_VMA_GET_API_LAYOUT:
+            return &g_own;
         case 606:
             return &g_606;
         case 902:

@@ -19,6 +19,7 @@
 #include "sock/latency.h"
 #include "sock/pollable.h"
 #include "sock/screen.h"
+#include "sock/send_template.h"
 #include "sock/socket_rings.h"
 #include "sock/wait.h"
 #include "sock/xtreme.h"
@@ -119,6 +120,11 @@ class Socket : public Pollable {
 
     SocketRings rings;
 
+    // ---- Templates (send_template.h): from the first on; given up with the socket
+    std::atomic<SendTemplates*> templates{nullptr};
+    // Sends the text of `t`, which the caller has entered; how many bytes of it. The rest, perhaps all, is for send().
+    virtual size_t fire(int fd, SendTemplate& t) = 0;
+
     // ---- Receive callback (screen.h)
     Screening screening;
     // A callback, or none: what it has not seen is readable then.
@@ -152,6 +158,8 @@ class Socket : public Pollable {
         rings.forget_in_child();
         screening.forget_in_child();
         xtreme.forget_in_child();
+        if (SendTemplates* const t = templates.load(std::memory_order_acquire))
+            t->forget_in_child();
     }
     // In a forked child: the twin is all there is.
     virtual void become_twin_in_child() = 0;

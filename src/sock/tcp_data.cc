@@ -473,6 +473,35 @@ Outcome TcpSocket::rehearse(const msghdr* msg, int flags) {
     return Outcome::value(long(msg->msg_iov[0].iov_len));
 }
 
+// What send() does when there is room for all of it.
+size_t TcpSocket::fire(int, SendTemplate& t) {
+    Shard* const shard = shard_;
+    if (state() != SocketState::offloaded || shard == nullptr || options_.poll_on_send ||
+        syn_held_.load(std::memory_order_acquire))
+        return 0;
+    LatencyProbe* const probe = latency.probe();
+    const Instant now = monotonic_now();
+    LeaseGuard lease(shard->lease());
+    if (connection_ == nullptr || connection_->held || connection_->leaving) return 0;
+    tcp::Tcb& tcb = connection_->tcb;
+    if (!tcb.can_send() || tcb.out.room() < t.size) return 0;
+    tcb.cfg.cork = options_.cork;
+    const iovec text{t.bytes.get(), t.size};
+    tcp::Actions actions;
+    const size_t n = tcp::write(tcb, &text, 1, now, actions);
+    if (n == 0) return 0;
+    TcpEngine& engine = shard->tcp();
+    engine.absorb(*connection_, actions, now);
+    engine.pull(*connection_, now);
+    engine.flush(now);
+    update_ready();
+    SocketCounters::add(counters.tx_packets, 1);
+    SocketCounters::add(counters.tx_bytes, n);
+    if (probe) [[unlikely]]
+        probe->sent(now);
+    return n;
+}
+
 void TcpSocket::warm_up() {
     char byte = 0;
     iovec text{&byte, 1};

@@ -49,6 +49,7 @@ void TcpSocket::destroy(TcpSocket* socket) {
     stats::remove_socket(socket->row_);
     socket->cross_twin_.reset();
     socket->latency.forget();
+    delete socket->templates.exchange(nullptr);
     if (Handover* const handover = socket->handed_over()) Handover::destroy(handover);
     if (socket->steered_ != nullptr) g_flows_slab.give(socket->steered_);
     g_slab.give(socket);

@@ -55,6 +55,7 @@ class TcpSocket final : public Socket {
     Outcome ioctl(int fd, unsigned long request, void* arg);
 
     Outcome send(int fd, const msghdr* msg, int flags);
+    size_t fire(int fd, SendTemplate& t) override;
     void warm_up();  // all of a send but the sending, if it is possible now
     Outcome receive(int fd, msghdr* msg, int flags, Taker* taker = nullptr);
     Outcome sendfile(int fd, int in_fd, off_t* offset, size_t count);

@@ -53,6 +53,7 @@ void UdpSocket::destroy(UdpSocket* socket) {
     std::vector<Fragments>().swap(socket->fragments_);
     socket->latency.forget();
     delete socket->stamping_.exchange(nullptr);
+    delete socket->templates.exchange(nullptr);
     forget_cyclic(*socket);
     g_slab.give(socket);
 }
@@ -487,6 +488,7 @@ void UdpSocket::network_changed() {
 }
 
 void UdpSocket::touch_neighbors() {
+    refreshed_.store(false, std::memory_order_relaxed);
     SpinGuard guard(destinations_lock_);
     for (Destination& d : destinations_) {
         if (!d.used || d.shard == nullptr || space_ == nullptr || d.to.addr.is_multicast())

@@ -49,6 +49,7 @@ class UdpSocket final : public Socket {
     bool settle(int fd, bool sending);
 
     Outcome send(int fd, const msghdr* msg, int flags, SendCall call);
+    size_t fire(int fd, SendTemplate& t) override;
     Outcome receive(int fd, msghdr* msg, int flags, Taker* taker = nullptr);
     Outcome set_option(int fd, int level, int name, const void* value, socklen_t len);
     // Bytes of the next datagram, as FIONREAD; kernel outcome when only the twin knows.
@@ -264,6 +265,11 @@ class UdpSocket final : public Socket {
     void flush_paced();
     int take_twin_error(int fd);
 
+    // udp_template.cc
+    bool sends_plainly() const;
+    bool is_current(const SendTemplate& t) const;
+    bool prepare(int fd, SendTemplate& t);
+
     NetSpace* space_ = nullptr;
     // The rules in force at the first decision: they hold for this socket also when it is decided again.
     std::atomic<const Rules*> decided_by_{nullptr};
@@ -322,6 +328,8 @@ class UdpSocket final : public Socket {
     SpinLock destinations_lock_;
     std::array<Destination, kDestinations> destinations_;
     unsigned next_destination_ = 0;
+    // A template has looked its destination up since touch_neighbors(): one that is in use stays known.
+    std::atomic<bool> refreshed_{false};
 
     SpinGovernor governor_;
     stats::RowHandle row_;
