@@ -25,7 +25,8 @@ struct WorkQueueFacts {
 struct DeviceFacts {
     uint32_t vendor_id = 0, part_id = 0;
     bool paces = false;
-    bool has_queues = false;  // what follows is known
+    bool has_queues = false;  // what follows is known; `receive` only if has_receive
+    bool has_receive = false;
     WorkQueueFacts send, receive;
     uint32_t send_number = 0;
     void* blueflame = nullptr;
@@ -41,6 +42,16 @@ class DeviceQueues {
     virtual Status register_memory(void* at, size_t bytes, uint32_t* key) = 0;
     virtual Status deregister_memory(void* at, size_t bytes) = 0;  // ENOENT: it is not registered
     virtual DeviceFacts facts() const = 0;
+
+    virtual int wake_fd() const = 0;  // readable when a completion has come, if that was asked for
+    // For queues that the program polls itself: wake_fd() tells of the next completion, and of no earlier one. *result: what
+    // the device says to that (ibv_req_notify_cq(3)). EOPNOTSUPP: the library does it.
+    virtual Status arm(int* result) = 0;
+
+    // Queues for sending on the same device that only the program uses; they are closed with these. null: not opened yet.
+    virtual DeviceQueues* program_queues() { return nullptr; }
+    // Once or more often. EOPNOTSUPP: these are such queues. Errors of the verbs.
+    virtual Result<DeviceQueues*> open_program_queues() { return Errno{EOPNOTSUPP}; }
 
   protected:
     ~DeviceQueues() = default;

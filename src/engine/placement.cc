@@ -94,7 +94,7 @@ Memory make_memory(const Options& options, Reason* why, std::string* text) {
 // Verbs where the interface is the port of an RDMA device, else the packet ring.
 Result<Ring*> open_ring(const Interface& interface, unsigned lane, const Options& options,
                         const Memory& memory, const char** kind, std::string* text) {
-    if (options.ring_kind == kVerbs || (options.ring_kind == kAuto && may_have_verbs_ports())) {
+    if (may_have_device_queues(options)) {
         static std::once_flag once;
         std::call_once(once, [&] { set_driver_environment(options); });
         VerbsRingConfig config = verbs_settings(options);
@@ -155,6 +155,10 @@ Shard* shard_around(const Memory& memory, Ring* ring, int ifindex, unsigned lane
 }
 
 }  // namespace
+
+bool may_have_device_queues(const Options& options) {
+    return options.ring_kind == kVerbs || (options.ring_kind == kAuto && may_have_verbs_ports());
+}
 
 VerbsRingConfig verbs_settings(const Options& options) {
     VerbsRingConfig config;

@@ -17,6 +17,9 @@ struct VerbsRingConfig;
 // What the settings say of a verbs ring; interface and memory are the caller's to add.
 VerbsRingConfig verbs_settings(const Options& options);
 
+// May a ring of this process have the queues of a device? Looked at without opening one.
+bool may_have_device_queues(const Options& options);
+
 // Opens the best ring that interface and options allow, in the calling thread's namespace. Null on failure: *why is the
 // reason code, *text one line for the user that names the call and what to do.
 Shard* open_shard_on(const Interface& interface, unsigned lane, const Options& options, Reason* why,

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "engine/runtime.h"
 #include "extra/boundary.h"
+#include "extra/ring_options.h"
 #include "sock/cyclic.h"
 #include "sock/stats_requests.h"
 #include "sock/thread_offload.h"
@@ -74,7 +75,8 @@ int get_socket_tx_ring_fd(int fd, sockaddr* to, socklen_t tolen) {
         sock::Socket* const socket = object.socket();
         if (socket == nullptr) return -EINVAL;
         const int ring = socket->send_ring_fd(&destination);
-        return ring < 0 ? -ENODATA : ring;
+        if (ring < 0) return -ENODATA;
+        return sends_by_program(*socket) ? program_queues_of(ring) : ring;
     });
 }
 

@@ -1,5 +1,6 @@
 // What programs ask of rings: which of them a socket has (sock/socket_rings.h). A cyclic buffer is made over whatever rings a
-// socket has; rings over memory that the program sends from need the queues of a device, and are refused.
+// socket has; a ring over memory that the program sends from is a pair of queues of its own beside the socket's ring, and
+// needs one of a device.
 #include "extra/ring_options.h"
 
 #include <errno.h>
@@ -11,6 +12,8 @@
 #include <utility>
 
 #include "base/log.h"
+#include "engine/placement.h"
+#include "engine/runtime.h"
 #include "extra/boundary.h"
 #include "extra/functions.h"
 #include "extra/layouts.h"
@@ -118,7 +121,10 @@ int set_profile(const sock::Using& object, uint32_t key) {
     const Profile* const profile = profile_of(key);
     if (profile == nullptr) return EINVAL;
     const bool cyclic = profile->type == RingType::cyclic_buffer;
-    if (profile->type == RingType::external_memory || (cyclic && object.udp() == nullptr)) {
+    const bool impossible = cyclic ? object.udp() == nullptr
+                                   : profile->type == RingType::external_memory &&
+                                         !may_have_device_queues(Runtime::options());
+    if (impossible) {
         vma_log(warning, "extra",
                 "fd {}: a ring of profile {} needs {}: the socket has its usual ring", socket.fd(),
                 key, cyclic ? "datagrams" : "the queues of a device");
@@ -132,6 +138,11 @@ int set_profile(const sock::Using& object, uint32_t key) {
 }
 
 }  // namespace
+
+bool sends_by_program(const sock::Socket& socket) {
+    const Profile* const profile = profile_of(uint32_t(socket.ring_profile.load()));
+    return profile != nullptr && profile->type == RingType::external_memory;
+}
 
 int add_ring_profile(vma_ring_type_attr* profile, int* key) {
     return ask_library([=] {

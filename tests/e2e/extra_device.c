@@ -9,6 +9,93 @@ static int ring_of(int fd) {
     return ring;
 }
 
+/* A socket with a profile of external memory, and what asking for that says. */
+static int external(int type, int* said) {
+    struct vma_ring_type_attr profile = {.ring_type = VMA_RING_EXTERNAL_MEM};
+    struct vma_ring_alloc_logic_attr wish = {
+        .comp_mask = VMA_RING_ALLOC_MASK_RING_PROFILE_KEY | VMA_RING_ALLOC_MASK_RING_ENGRESS,
+        .ring_alloc_logic = RING_LOGIC_PER_INTERFACE,
+        .engress = 1};
+    int key = 0;
+    EXPECT(CALL2(PROFILE, &profile, &key), 0);
+    wish.ring_profile_key = (uint32_t)key;
+    const int fd = socket(AF_INET, type, 0);
+    const struct sockaddr_in peer = address(peer_ip, peer_port);
+    errno = 0;
+    *said =
+        setsockopt(fd, SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, &wish, sizeof wish) == 0 ? 0 : errno;
+    EXPECT(connect(fd, (const struct sockaddr*)&peer, sizeof peer), 0);
+    return fd;
+}
+
+static int sends_by(int fd) {
+    const struct sockaddr_in peer = address(peer_ip, peer_port);
+    return CALL3(TX_RING, fd, &peer, sizeof peer);
+}
+
+/* The queues that a program sends by itself: their own descriptor, their own memory. The socket goes on by its ring. */
+static void external_memory(void) {
+    int said = -1;
+    const int fd = external(SOCK_DGRAM, &said), ring = ring_of(fd);
+    EXPECT(said, 0);
+    const int own = sends_by(fd);
+    EXPECT(own >= 0, 1);
+    EXPECT(own != ring, 1);
+    EXPECT(sends_by(fd), own);
+    EXPECT(sends_by(connected(SOCK_DGRAM)), ring); /* of this profile alone */
+
+    struct vma_mlx_hw_device_data data;
+    EXPECT(CALL2(DIRECT, own, &data), 0);
+    EXPECT(data.valid_mask, DATA_VALID_DEV);
+    EXPECT(data.dev_data.vendor_part_id, 0x5348);
+    static char memory[4096];
+    uint32_t key = 0, again = 0;
+    EXPECT(call6(REGISTER_MEMORY, own, (long)memory, sizeof memory, (long)&key, 0, 0), 0);
+    EXPECT(call6(REGISTER_MEMORY, own, (long)memory, sizeof memory, (long)&again, 0, 0), 0);
+    EXPECT(again, key);
+    FAILS(CALL3(DEREGISTER_MEMORY, ring, memory, sizeof memory), ENOENT); /* another ring */
+    for (int i = 0; i < 2; i++) EXPECT(CALL3(DEREGISTER_MEMORY, own, memory, sizeof memory), 0);
+    FAILS(CALL3(DEREGISTER_MEMORY, own, memory, sizeof memory), ENOENT);
+
+    struct vma_modify_ring_attr change = {VMA_MODIFY_RING_CQ_ARM, own, {{0, 0}}};
+    EXPECT(CALL1(MODIFY, &change), 0);
+    EXPECT(CALL1(MODIFY, &change), 0);
+    change.comp_bit_mask = VMA_MODIFY_RING_CQ_MODERATION;
+    change.cq_moderation.cq_moderation_count = 8;
+    EXPECT(CALL1(MODIFY, &change), 0);
+    change.ring_fd = ring;
+    change.comp_bit_mask = VMA_MODIFY_RING_CQ_ARM;
+    FAILS(CALL1(MODIFY, &change), EOPNOTSUPP);
+
+    EXPECT(send(fd, "by its ring", 11, 0), 11);
+    char text[20];
+    EXPECT(recv(fd, text, sizeof text, 0), 6);
+    const int tcp = external(SOCK_STREAM, &said);
+    EXPECT(said, 0);
+    EXPECT(sends_by(tcp), own);
+    EXPECT(send(tcp, "and a stream", 12, 0), 12);
+    EXPECT(shutdown(tcp, SHUT_WR), 0);
+    EXPECT(recv(tcp, text, 1, 0), 0);
+    int (*vma_exit)(void);
+    *(void**)&vma_exit = dlsym(RTLD_DEFAULT, "vma_exit");
+    EXPECT(vma_exit(), 0);
+    FAILS(CALL2(DIRECT, own, &data), EBADFD);
+}
+
+/* No ring can have a device; or one might, and this interface's has none. */
+static void no_external_memory(void) {
+    int said = 0;
+    const int fd = external(SOCK_DGRAM, &said);
+    EXPECT(said, EOPNOTSUPP);
+    EXPECT(sends_by(fd), ring_of(fd)); /* its usual ring */
+}
+static void none_after_all(void) {
+    int said = -1;
+    const int fd = external(SOCK_DGRAM, &said);
+    EXPECT(said, 0);
+    FAILS(sends_by(fd), EOPNOTSUPP);
+}
+
 /* A ring without a device: the packet ring. */
 static void no_device(void) {
     const int ring = ring_of(connected(SOCK_DGRAM));
@@ -161,6 +248,9 @@ static void no_user_memory(void) {
 const struct part parts[] = {
     {"device", device},
     {"no_device", no_device},
+    {"external_memory", external_memory},
+    {"no_external_memory", no_external_memory},
+    {"none_after_all", none_after_all},
 #if VMA_API_VERSION == 908
     {"user_memory", user_memory},
     {"no_user_memory", no_user_memory},

@@ -13,7 +13,7 @@ import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
-from netns import binary, eventually, library, preload_env
+from netns import binary, eventually, library, preload_env, softhca_env
 
 LAYOUTS = (606, 902, 908)
 PORT = 7100  # of the peer, UDP and TCP
@@ -41,8 +41,10 @@ class Program(case.NetCase):
         (process,) = json.loads(done.out)["processes"]
         return process
 
+    variables = {}  # more of them
+
     def environment(self):
-        return preload_env(VMA_STATS_SHMEM_DIR=self.folder)
+        return preload_env(VMA_STATS_SHMEM_DIR=self.folder, **self.variables)
 
     def start(self, part, layout=908, plain=False, preload=True):
         """plain: asks as a program that was compiled against VMA's header."""
@@ -341,10 +343,7 @@ class Xtreme:
     program = "extra_xtreme"
     AT = 7181
     ring_kind = "packet"
-    mode = {"VMA_SOCKETXTREME": "1"}
-
-    def environment(self):
-        return super().environment() | self.mode
+    variables = {"VMA_SOCKETXTREME": "1"}
 
     def test_errors(self):
         for layout in LAYOUTS[1:]:
@@ -414,7 +413,7 @@ class XtremePacket(Xtreme, Program):
     """And what has nothing to do with a kind of ring."""
 
     def test_off(self):
-        self.mode = {}
+        self.variables = {}
         out = self.run_part("off")
         self.assertEqual(out.count("VMA_SOCKETXTREME=1 turns them on"), 1, out)
 
@@ -468,6 +467,14 @@ class Device(Program):
     def test_no_user_memory(self):
         self.run_part("no_user_memory")
 
+    def test_no_external_memory(self):
+        self.assertEqual(self.run_part("no_external_memory").count("needs the queues of a device"), 1)
+
+    def test_no_external_memory_here(self):
+        """There are devices, but not of this interface."""
+        self.variables = softhca_env(os.path.join(self.folder, "wire"), "name=elsewhere ifindex=999999")
+        self.assertIn("needs the queues of a device: this interface has none", self.run_part("none_after_all"))
+
 
 class DeviceVerbs(case.OnVerbs, Program):
     """The software HCA."""
@@ -478,6 +485,19 @@ class DeviceVerbs(case.OnVerbs, Program):
         for layout in LAYOUTS[1:]:
             with self.subTest(layout=layout):
                 self.run_part("device", layout=layout)
+
+    def test_external_memory(self):
+        for layout in LAYOUTS[1:]:
+            with self.subTest(layout=layout):
+                program = self.start("external_memory", layout)
+                text, at = self.udp.recvfrom(100)
+                self.assertEqual(text, b"by its ring")
+                self.udp.sendto(b"answer", at)
+                with self.tcp.accept()[0] as connection:
+                    connection.settimeout(10)
+                    self.assertEqual(connection.recv(100, socket.MSG_WAITALL), b"and a stream")
+                program.expect(r"(?m)^good$", 20)
+                self.end(program)
 
     def test_user_memory(self):
         program = self.start("user_memory")

@@ -463,8 +463,13 @@ class SoftHcaNet(Net):
                 self._ports[letter].expect("ready")
 
     def env(self, letter):
-        libraries = os.path.join(os.path.dirname(library()), "softhca")
-        return {"LD_LIBRARY_PATH": libraries, "SOFTHCA_WIRE": self._wire, "SOFTHCA": f"name=hca netdev={self[letter].dev}"}
+        return softhca_env(self._wire, f"name=hca netdev={self[letter].dev}")
+
+
+def softhca_env(wire, devices):
+    """What a program needs to find devices of the software HCA."""
+    libraries = os.path.join(os.path.dirname(library()), "softhca")
+    return {"LD_LIBRARY_PATH": libraries, "SOFTHCA_WIRE": wire, "SOFTHCA": devices}
 
 
 def _watch(names):

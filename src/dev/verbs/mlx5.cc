@@ -26,15 +26,18 @@ void describe_mlx5_queues(ibv_qp* qp, ibv_cq* send, ibv_cq* receive, DeviceFacts
     queues.qp = {qp, &q};
     queues.cq = {send, &sends};
     second.cq = {receive, &receives};
-    const bool known =
-        is_supported != nullptr && init != nullptr && is_supported(qp->context->device) &&
-        init(&queues, MLX5DV_OBJ_QP | MLX5DV_OBJ_CQ) == 0 && init(&second, MLX5DV_OBJ_CQ) == 0;
+    const bool known = is_supported != nullptr && init != nullptr &&
+                       is_supported(qp->context->device) &&
+                       init(&queues, MLX5DV_OBJ_QP | MLX5DV_OBJ_CQ) == 0 &&
+                       (receive == nullptr || init(&second, MLX5DV_OBJ_CQ) == 0);
     dlclose(handle);
     if (!known) return;
     // The doorbell record of a queue pair: receive counter, send counter (MLX5_RCV_DBR, MLX5_SND_DBR).
     facts.has_queues = true;
     facts.send = {q.sq.buf, q.sq.wqe_cnt, q.sq.stride, q.dbrec + 1, completions_of(sends)};
-    facts.receive = {q.rq.buf, q.rq.wqe_cnt, q.rq.stride, q.dbrec, completions_of(receives)};
+    facts.has_receive = receive != nullptr;
+    if (facts.has_receive)
+        facts.receive = {q.rq.buf, q.rq.wqe_cnt, q.rq.stride, q.dbrec, completions_of(receives)};
     facts.send_number = qp->qp_num;
     facts.blueflame = q.bf.reg;
     facts.blueflame_bytes = q.bf.size;

@@ -7,7 +7,7 @@
 
 namespace vma {
 
-// Fills what facts.has_queues announces. Of another device, or without its library, nothing is changed.
+// Fills what facts.has_queues announces; `receive` null: nothing of receiving. Of another device, or without its library, nothing is changed.
 void describe_mlx5_queues(ibv_qp* qp, ibv_cq* send, ibv_cq* receive, DeviceFacts& facts);
 
 }  // namespace vma

@@ -1,15 +1,13 @@
 #include "dev/verbs/verbs_ring.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <memory>
 
-#include "base/sys.h"
 #include "dev/device_queues.h"
+#include "dev/verbs/doorbell.h"
 #include "dev/verbs/flows.h"
-#include "dev/verbs/mlx5.h"
 #include "dev/verbs/port.h"
+#include "dev/verbs/program_queues.h"
 #include "dev/verbs/receive.h"
 #include "dev/verbs/transmit.h"
 #include "dev/verbs/user_memory.h"
@@ -46,9 +44,9 @@ class VerbsRing final : public Ring, public DeviceQueues {
         flows_.remove(key);
     }
 
-    int wake_fd() const override { return wake_.fd(); }
+    int wake_fd() const override { return bell_.fd(); }
     bool arm() override;
-    void disarm() override { take_events(); }
+    void disarm() override { wakeups_ += bell_.take(); }
     bool read_counter(uint64_t* ticks) override;
     RingCounters counters() const override;
     Duration adapts_every() const override { return config_.adaptive.every; }
@@ -58,7 +56,10 @@ class VerbsRing final : public Ring, public DeviceQueues {
     Status moderate(uint32_t frames, uint32_t usec) override;
     Status register_memory(void* at, size_t bytes, uint32_t* key) override;
     Status deregister_memory(void* at, size_t bytes) override;
-    DeviceFacts facts() const override;
+    DeviceFacts facts() const override { return facts_of(port_, qp_, tx_cq_, rx_cq_); }
+    Status arm(int*) override { return Errno{EOPNOTSUPP}; }
+    DeviceQueues* program_queues() override { return program_queues_.get(); }
+    Result<DeviceQueues*> open_program_queues() override;
 
   private:
     // Memory that the device knows.
@@ -76,8 +77,6 @@ class VerbsRing final : public Ring, public DeviceQueues {
     Status make_qp();
     Status start_qp();
     void recover();
-    void take_events();
-    bool can_moderate() const { return port_.attributes().cq_mod_caps.max_cq_count != 0; }
     Status moderate(Moderation to);
     void close();
     uint32_t room() const { return (config_.mtu + 18 + 63) & ~63u; }
@@ -87,8 +86,7 @@ class VerbsRing final : public Ring, public DeviceQueues {
     RingCaps caps_;
     VerbsPort port_;
     ibv_pd* pd_ = nullptr;
-    ibv_comp_channel* channel_ = nullptr;
-    MovedFd wake_;
+    Doorbell bell_;
     ibv_cq_ex* stamped_cq_ = nullptr;  // rx_cq_, where it has times
     ibv_cq *rx_cq_ = nullptr, *tx_cq_ = nullptr;
     ibv_qp* qp_ = nullptr;
@@ -97,6 +95,7 @@ class VerbsRing final : public Ring, public DeviceQueues {
     VerbsTransmitter transmitter_;
     VerbsFlows flows_;
     UserMemory user_memory_;
+    std::unique_ptr<ProgramQueues> program_queues_;
     uint64_t lost_before_ = 0;
     uint64_t wakeups_ = 0;
     Moderation moderation_;                          // the device's
@@ -134,7 +133,7 @@ ibv_cq_ex* VerbsRing::make_stamped_cq() {
     if (device.completion_timestamp_mask == 0 || device.hca_core_clock == 0) return nullptr;
     ibv_cq_init_attr_ex a{};
     a.cqe = config_.rx_requests;
-    a.channel = channel_;
+    a.channel = bell_.channel();
     a.wc_flags = IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
     ibv_cq_ex* const cq = ibv_create_cq_ex(port_.context(), &a);
     if (cq == nullptr) return nullptr;
@@ -155,15 +154,11 @@ bool VerbsRing::read_counter(uint64_t* ticks) {
 }
 
 Status VerbsRing::make_queues() {
-    channel_ = verbs().create_comp_channel(port_.context());
-    if (channel_ == nullptr) return Errno{errno};
-    if (const Status moved = wake_.move(&channel_->fd); !moved) return moved;
-    const int flags = sys::fcntl(channel_->fd, F_GETFL);
-    sys::fcntl(channel_->fd, F_SETFL, flags | O_NONBLOCK);
+    if (const Status opened = bell_.open(port_); !opened) return opened;
     if (config_.stamps) stamped_cq_ = make_stamped_cq();
     rx_cq_ = stamped_cq_ != nullptr ? ibv_cq_ex_to_cq(stamped_cq_)
                                     : verbs().create_cq(port_.context(), int(config_.rx_requests),
-                                                        nullptr, channel_, 0);
+                                                        nullptr, bell_.channel(), 0);
     if (rx_cq_ == nullptr) return Errno{errno};
     if (config_.moderation.count > 1) (void)moderate(config_.moderation);
     tx_cq_ = verbs().create_cq(port_.context(), int(config_.tx_requests), nullptr, nullptr, 0);
@@ -273,34 +268,17 @@ void VerbsRing::recover() {
     (void)start_qp();
 }
 
-void VerbsRing::take_events() {
-    ibv_cq* cq = nullptr;
-    void* context = nullptr;
-    wake_.follow();
-    const int before = errno;
-    while (verbs().get_cq_event(channel_, &cq, &context) == 0) {
-        verbs().ack_cq_events(cq, 1);
-        wakeups_++;
-    }
-    errno = before;
-}
-
 // A device that cannot wakes for each frame.
 Status VerbsRing::moderate(Moderation to) {
-    const auto& caps = port_.attributes().cq_mod_caps;
-    if (!can_moderate() || to == moderation_) return {};
-    ibv_modify_cq_attr a{};
-    a.attr_mask = IBV_CQ_ATTR_MODERATE;
-    a.moderate.cq_count = uint16_t(std::min<uint32_t>(to.count, caps.max_cq_count));
-    a.moderate.cq_period = uint16_t(std::min<uint32_t>(to.usec, caps.max_cq_period));
-    if (const int error = ibv_modify_cq(rx_cq_, &a)) return Errno{error};
-    moderation_ = to;
-    return {};
+    if (!can_moderate(port_) || to == moderation_) return {};
+    const Status done = moderate_queue(port_, rx_cq_, to);
+    if (done) moderation_ = to;
+    return done;
 }
 
 // What the program asks for is from now on what the ring falls back to where it follows the traffic.
 Status VerbsRing::moderate(uint32_t frames, uint32_t usec) {
-    if (!can_moderate()) return Errno{EOPNOTSUPP};
+    if (!can_moderate(port_)) return Errno{EOPNOTSUPP};
     port_.follow_fds();
     const Status done = moderate(Moderation{frames, usec});
     if (done) config_.moderation = {frames, usec};
@@ -317,15 +295,13 @@ Status VerbsRing::deregister_memory(void* at, size_t bytes) {
     return user_memory_.remove(verbs(), at, bytes);
 }
 
-DeviceFacts VerbsRing::facts() const {
-    DeviceFacts facts;
-    facts.vendor_id = port_.attributes().orig_attr.vendor_id;
-    facts.part_id = port_.attributes().orig_attr.vendor_part_id;
-    const ibv_packet_pacing_caps& pacing = port_.attributes().packet_pacing_caps;
-    facts.paces = pacing.qp_rate_limit_max != 0 &&
-                  ibv_is_qpt_supported(pacing.supported_qpts, IBV_QPT_RAW_PACKET);
-    describe_mlx5_queues(qp_, tx_cq_, rx_cq_, facts);
-    return facts;
+Result<DeviceQueues*> VerbsRing::open_program_queues() {
+    if (program_queues_ == nullptr) {
+        auto opened = ProgramQueues::open(port_, config_.tx_requests);
+        if (!opened) return Errno{opened.error()};
+        program_queues_ = std::move(*opened);
+    }
+    return program_queues_.get();
 }
 
 void VerbsRing::adapt(Duration time) {
@@ -338,7 +314,7 @@ void VerbsRing::adapt(Duration time) {
 }
 
 bool VerbsRing::arm() {
-    take_events();
+    disarm();
     if (receiver_.gather() != 0 || ibv_req_notify_cq(rx_cq_, 0) != 0) return false;
     // It may have come before the queue was armed; and nothing would wake anybody for a QP that has stopped.
     return receiver_.gather() == 0 && !receiver_.failed();
@@ -359,16 +335,16 @@ RingCounters VerbsRing::counters() const {
 }
 
 void VerbsRing::close() {
+    program_queues_.reset();
     port_.follow_fds();
     flows_.clear();
     if (qp_ != nullptr) verbs().destroy_qp(qp_);
     if (rx_cq_ != nullptr) {
-        take_events();  // all acknowledged: destroying waits for that
+        bell_.take();  // all acknowledged: destroying waits for that
         verbs().destroy_cq(rx_cq_);
     }
     if (tx_cq_ != nullptr) verbs().destroy_cq(tx_cq_);
-    wake_.restore();
-    if (channel_ != nullptr) verbs().destroy_comp_channel(channel_);
+    bell_.close();
     free_area(receive_, config_.receive_memory, receiver_.all_back());
     free_area(send_, config_.send_memory, true);
     if (pd_ != nullptr) {

@@ -5,8 +5,10 @@
 #include <cstdlib>
 
 #include "dev/device_queues.h"
+#include "dev/verbs/library.h"
 #include "ring_pair.h"
 #include "softhca/fabric/wire.h"
+#include "wait.h"
 
 namespace vma::test {
 namespace {
@@ -225,6 +227,76 @@ TEST_F(VerbsRingTest, memory_of_the_program_is_counted) {
     EXPECT_EQ(queues.deregister_memory(memory, 8192).error(), ENOENT) << "other bounds";
 }
 
+// What the program posts to queues of its own is sent from its own memory; nobody else posts to them or polls them.
+TEST_F(VerbsRingTest, a_program_sends_by_queues_of_its_own) {
+    VerbsRingConfig c;
+    c.tx_requests = 200;
+    open(c);
+    ASSERT_TRUE(pair->ring[1]->steer(pair->flow(7000)));
+    DeviceQueues& rings = *pair->ring[0]->queues();
+    EXPECT_EQ(rings.program_queues(), nullptr);
+    const softhca::QpShared& of_ring = qp(0);
+    const auto opened = rings.open_program_queues();
+    ASSERT_TRUE(opened) << opened.error();
+    DeviceQueues& queues = **opened;
+    EXPECT_EQ(*rings.open_program_queues(), &queues) << "there is one pair of them";
+    EXPECT_EQ(rings.program_queues(), &queues);
+    EXPECT_EQ(queues.open_program_queues().error(), EOPNOTSUPP);
+    EXPECT_NE(queues.wake_fd(), rings.wake_fd());
+    int said = -1;
+    EXPECT_EQ(rings.arm(&said).error(), EOPNOTSUPP) << "the library does that";
+
+    softhca::QpShared* own = nullptr;
+    for (softhca::QpShared& q : station[0]->qps)
+        if (q.use == softhca::QpUse::raw && &q != &of_ring) own = &q;
+    ASSERT_NE(own, nullptr);
+    EXPECT_EQ(own->send_capacity, 200u);
+    EXPECT_EQ(own->send_inline, 0u);
+    EXPECT_EQ(own->recv.capacity, 0u);
+    EXPECT_EQ(own->state.load(), IBV_QPS_RTS);
+
+    Frame frame = build_frame(pair->spec(1000, 7000));
+    uint32_t key = 0;
+    ASSERT_TRUE(queues.register_memory(frame.bytes.data(), frame.bytes.size(), &key));
+    auto* const pair_of_queues = reinterpret_cast<ibv_qp*>(own->cookie);
+    const auto post = [&] {
+        ibv_sge piece{uint64_t(frame.bytes.data()), uint32_t(frame.bytes.size()), key};
+        ibv_send_wr request{}, *bad = nullptr;
+        request.sg_list = &piece;
+        request.num_sge = 1;
+        request.opcode = IBV_WR_SEND;
+        request.send_flags = IBV_SEND_SIGNALED;
+        return ibv_post_send(pair_of_queues, &request, &bad);
+    };
+    const auto rings_within = [&](int ms) {
+        pollfd bell{queues.wake_fd(), POLLIN, 0};
+        return poll(&bell, 1, ms) == 1;
+    };
+    const uint32_t posted = of_ring.posted.load();
+    ASSERT_EQ(post(), 0);
+    EXPECT_FALSE(rings_within(0)) << "nobody asked for it";
+    EXPECT_EQ(receive(*pair->ring[1], 1).size(), 1u);
+    ASSERT_TRUE(queues.arm(&said));
+    EXPECT_EQ(said, 0);
+    ASSERT_EQ(post(), 0);
+    EXPECT_TRUE(rings_within(10000));
+    ASSERT_TRUE(queues.arm(&said));
+    EXPECT_FALSE(rings_within(0)) << "what it has told is taken back";
+    Packet none[1];
+    EXPECT_EQ(pair->ring[0]->recv(none), 0u);
+    ibv_wc done[3];
+    EXPECT_EQ(ibv_poll_cq(pair_of_queues->send_cq, 3, done), 2) << "they are the program's";
+    EXPECT_EQ(done[1].status, IBV_WC_SUCCESS);
+    EXPECT_EQ(of_ring.posted.load(), posted);
+
+    ASSERT_TRUE(queues.moderate(5, 50));
+    EXPECT_EQ(station[0]->cqs[own->send_cq].moderation_count, 5u);
+    EXPECT_EQ(station[0]->cqs[of_ring.recv_cq].moderation_count, 0u);
+    const DeviceFacts facts = queues.facts();
+    EXPECT_EQ(facts.part_id, 0x5348u);
+    EXPECT_FALSE(facts.has_queues);
+}
+
 // The software HCA is no mlx5 device, unless a library of that name says so.
 TEST_F(VerbsRingTest, queues_are_where_the_devices_library_says) {
     open({});
@@ -235,6 +307,9 @@ TEST_F(VerbsRingTest, queues_are_where_the_devices_library_says) {
     void* const library = dlopen(FAKE_MLX5, RTLD_NOW);
     ASSERT_NE(library, nullptr) << dlerror();
     facts = queues.facts();
+    const auto own = pair->ring[1]->queues()->open_program_queues();
+    ASSERT_TRUE(own);
+    const DeviceFacts sending = (*own)->facts();
     dlclose(library);
     const auto at = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
     ASSERT_TRUE(facts.has_queues);
@@ -255,6 +330,11 @@ TEST_F(VerbsRingTest, queues_are_where_the_devices_library_says) {
     EXPECT_EQ(facts.send.completions.buf, at(0x5000));
     EXPECT_EQ(const_cast<uint32_t*>(facts.send.completions.doorbell), at(0x6000));
     EXPECT_EQ(facts.send.completions.uar, at(0x7000));
+    EXPECT_TRUE(facts.has_receive);
+    ASSERT_TRUE(sending.has_queues);
+    EXPECT_EQ(sending.send.completions.number, 7u);
+    EXPECT_FALSE(sending.has_receive);
+    EXPECT_EQ(sending.receive.buf, nullptr);
 }
 
 TEST_F(VerbsRingTest, moderation_follows_the_traffic) {
