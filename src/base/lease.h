@@ -187,4 +187,23 @@ class VMA_SCOPED_CAPABILITY LeaseGuard {
     Lease& lease_;
 };
 
+// Two at once: whoever needs that takes them in one order.
+class VMA_SCOPED_CAPABILITY TwoLeases {
+  public:
+    TwoLeases(Lease& a, Lease& b) VMA_ACQUIRE(a, b)
+        : first_(&a < &b ? a : b), second_(&a < &b ? b : a) {
+        first_.enter();
+        second_.enter();
+    }
+    ~TwoLeases() VMA_RELEASE() {
+        second_.leave();
+        first_.leave();
+    }
+    TwoLeases(const TwoLeases&) = delete;
+    TwoLeases& operator=(const TwoLeases&) = delete;
+
+  private:
+    Lease &first_, &second_;
+};
+
 }  // namespace vma

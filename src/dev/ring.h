@@ -117,6 +117,13 @@ class Ring {
     virtual Status steer(const FlowKey& key, int twin) = 0;
     Status steer(const FlowKey& key) { return steer(key, -1); }
     virtual void unsteer(const FlowKey& key) = 0;
+    // A flow of `from`, a ring of this process on the same interface: what comes from now on reaches this ring, and at no moment the
+    // kernel or both. What `from` has by then, or is just given, stays there. ENOENT: it is not that ring's. EOPNOTSUPP: not with
+    // these rings.
+    virtual Status take_flow(const FlowKey& key, const Ring& from) {
+        (void)key, (void)from;
+        return Errno{EOPNOTSUPP};
+    }
 
     // Multicast: after join() returned, this ring gets a copy of every whole datagram to the group and port `local` that
     // arrives on its interface, and `twin`, the kernel socket of the caller that is a member, queues none of these; all other

@@ -135,6 +135,10 @@ class Shard {
     void unsteer(const FlowKey& key) {
         if (ring_) ring_->unsteer(key);
     }
+    // [lease, of `from` too] As Ring::take_flow.
+    Status take_flow(const FlowKey& key, const Shard& from) {
+        return ring_ && from.ring_ ? ring_->take_flow(key, *from.ring_) : Status(Errno{ENETDOWN});
+    }
     // [lease] As Ring::queues.
     DeviceQueues* queues() { return ring_ ? ring_->queues() : nullptr; }
     // [lease] As Ring's. join() first takes what waits in the ring, which the twin has too if the ring has the group already.

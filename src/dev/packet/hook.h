@@ -94,6 +94,8 @@ class Hook {
     // needs the egress guard on every interface, and that could not be attached.
     // `gate`: for the owner of a slot that has an owner page; replaces what it has for this tuple under another gate.
     Status steer(uint32_t slot, const FlowKey& key, const FlowGate* gate = nullptr);
+    // A flow without a gate from one slot to another, at once. ENOENT: it is not `from`'s.
+    Status move_flow(uint32_t from, uint32_t to, const FlowKey& key);
     // Only a flow of this slot (and gate); false when there is none.
     bool unsteer(uint32_t slot, const FlowKey& key, const FlowGate* gate = nullptr);
 

@@ -284,6 +284,20 @@ Status Hook::steer(uint32_t slot, const FlowKey& key, const FlowGate* gate) {
     return Errno{r == -E2BIG ? ENOSPC : -r};
 }
 
+// Nobody else replaces a flow that counts, so it is still `from`'s when it is written.
+Status Hook::move_flow(uint32_t from, uint32_t to, const FlowKey& key) {
+    const auto k = to_key(key);
+    if (!k) return Errno{k.error()};
+    vma_flow flow;
+    if (bpf::lookup(flows_.fd(), &*k, &flow) != 0 || flow.slot != from ||
+        flow.generation != slots_[from].generation || (flow.flags & VMA_FLOW_GATED))
+        return Errno{ENOENT};
+    flow.slot = to;
+    flow.generation = slots_[to].generation;
+    const int r = bpf::update(flows_.fd(), &*k, &flow, BPF_EXIST);
+    return r < 0 ? Status(Errno{-r}) : Status();
+}
+
 bool Hook::unsteer(uint32_t slot, const FlowKey& key, const FlowGate* gate) {
     const auto k = to_key(key);
     vma_flow flow;

@@ -64,6 +64,7 @@ class PacketRing final : public Ring {
     unsigned send(std::span<const TxFrame> frames, int* why) override;
     Status steer(const FlowKey& key, int twin) override;
     void unsteer(const FlowKey& key) override;
+    Status take_flow(const FlowKey& key, const Ring& from) override;
     Status join(const Endpoint& local, int twin) override;
     uint32_t kept_from(const Endpoint& local, int twin) const override;
     uint32_t leave(const Endpoint& local, int twin) override;
@@ -277,6 +278,17 @@ void PacketRing::unsteer(const FlowKey& key) {
     FlowGate was;
     // With that the flow is the kernel's; its entry is only in the way of whoever wants the tuple next.
     if (gates_.shut(key, &was)) ring_keeper()->unsteer(slot_, key, was);
+}
+
+// Of rings for which somebody else steers each flow has a gate in its owner's page; two pages cannot change at once.
+Status PacketRing::take_flow(const FlowKey& key, const Ring& from) {
+    const auto* const other = dynamic_cast<const PacketRing*>(&from);
+    if (other == nullptr || other->hook_ != hook_ || hook_ == nullptr || page_.load() ||
+        other->page_.load())
+        return Errno{EOPNOTSUPP};
+    const Status s = hook_->move_flow(other->slot_, slot_, key);
+    if (s && key.protocol == IPPROTO_TCP) take_fragments(key.local.addr);
+    return s;
 }
 
 // TCP's, from the first flow of an address on. Without them what comes in fragments comes again and again, so no more is said.

@@ -393,6 +393,67 @@ TEST_F(PacketRingTest, ten_thousand_cycles_under_load_and_the_kernel_answers_not
     for (int fd : {twin, client}) close(fd);
 }
 
+// A flow goes to and fro between two rings of a process: every frame reaches one of them, those of the ring before are the older
+// ones, and the kernel gets none.
+TEST_F(PacketRingTest, a_flow_moves_to_another_ring_between_two_frames) {
+    Pool pools[2];
+    std::string why;
+    std::unique_ptr<Ring> rings[2];
+    for (int i : {0, 1}) {
+        auto ring = open_ring(veth->b(), pools[i].pool, &why);
+        ASSERT_TRUE(ring) << why;
+        rings[i].reset(*ring);
+    }
+    const int twin = kernel_socket(veth->b(), SOCK_DGRAM, 7000);
+    const int client = kernel_socket(veth->a(), SOCK_DGRAM, 9000);
+    ASSERT_EQ(connect_to(client, veth->b(), 7000), 0);
+    EXPECT_EQ(rings[1]->take_flow(flow(7000), *rings[0]).error(), ENOENT);
+    ASSERT_TRUE(rings[0]->steer(flow(7000)));
+    std::atomic<bool> stop{false};
+    std::atomic<uint64_t> received{0};
+    uint64_t sent = 0, moves = 0;
+    std::thread load([&] {
+        while (!stop)
+            if (sent - received < 256 && send(client, &sent, sizeof sent, 0) == sizeof sent) ++sent;
+    });
+    const auto take_all = [&](Ring& ring, std::vector<uint64_t>& into) {
+        Packet batch[64];
+        while (const unsigned n = ring.recv(batch))
+            for (Packet& p : std::span(batch).first(n)) {
+                uint64_t number;
+                std::memcpy(&number, p->data + 42, sizeof number);
+                into.push_back(number);
+                p.reset();
+            }
+    };
+    int now = 0;
+    const auto look = [&] {
+        std::vector<uint64_t> newer, older;
+        take_all(*rings[now], newer);
+        take_all(*rings[1 - now], older);
+        older.insert(older.end(), newer.begin(), newer.end());
+        for (const uint64_t number : older) ASSERT_EQ(number, received++) << "move " << moves;
+    };
+    const int64_t deadline = clock_ns() + 20'000'000'000;
+    for (; (moves < 500 || received < 20000) && !HasFatalFailure(); ++moves) {
+        if (clock_ns() > deadline) break;
+        ASSERT_TRUE(rings[1 - now]->take_flow(flow(7000), *rings[now]));
+        now = 1 - now;
+        look();
+        look();
+    }
+    stop = true;
+    load.join();
+    look();
+    EXPECT_EQ(received, sent);
+    EXPECT_GE(received, 20000u);
+    char c[16];
+    EXPECT_LT(recv(twin, c, sizeof c, MSG_DONTWAIT), 0) << "the kernel had one";
+    EXPECT_EQ(rings[now]->take_flow(flow(7000), *rings[1 - now]).error(), ENOENT);
+    rings[now]->unsteer(flow(7000));
+    for (int fd : {twin, client}) close(fd);
+}
+
 // A segment that the kernel gets past the ring, here from its own host: it knows no such connection and would reset it.
 TEST_F(PacketRingTest, the_guard_keeps_the_kernels_resets_from_the_wire) {
     Pool pool;
