@@ -152,6 +152,11 @@ void LaneChoice::share(Lanes& lanes, const LaneChoice& other) {
     value_.store(value, std::memory_order_release);
 }
 
+void LaneChoice::replace(Lanes& lanes, LaneUse by) {
+    const uint32_t before = value_.exchange(by.value_, std::memory_order_acq_rel);
+    if (before != kNone) lanes.give(use(before));
+}
+
 void LaneChoice::give_back(Lanes& lanes) {
     const uint32_t value = value_.exchange(kNone, std::memory_order_acq_rel);
     if (value != kNone) lanes.give(use(value));

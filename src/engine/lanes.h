@@ -79,7 +79,7 @@ class Lanes {
     uint32_t entry_count_ = 0;  // entries behind these were never used
 };
 
-// What a socket has chosen, once, and until it is closed.
+// What a socket has chosen, until it is closed or moves.
 class LaneChoice {
   public:
     bool made() const { return value_.load(std::memory_order_acquire) != kNone; }
@@ -88,6 +88,8 @@ class LaneChoice {
     unsigned lane() const { return LaneChoice::use(value_.load(std::memory_order_acquire)).lane(); }
     // That of another socket.
     void share(Lanes& lanes, const LaneChoice& other);
+    // Another one, which the caller has taken: it is this socket's now, and what that had before is given back.
+    void replace(Lanes& lanes, LaneUse by);
     void give_back(Lanes& lanes);
     void forget_in_child() { value_.store(kNone, std::memory_order_relaxed); }
 

@@ -59,6 +59,9 @@ void dump_identity(LogLevel at, const Socket& socket, const Endpoint& local, con
              "  extra API: {} given out uncopied, {} of them kept now, {} shown to a callback, {} "
              "dummy sends",
              n.rx_zcopy, n.rx_kept, n.rx_callback, n.tx_dummy);
+    if (n.rx_migrations || n.tx_migrations || n.migrations_refused)
+        line(at, "  ring migrations: rx {}, tx {}, not possible {}", n.rx_migrations,
+             n.tx_migrations, n.migrations_refused);
 }
 
 // What the lease protects, taken under it and written without it.

@@ -40,6 +40,7 @@ struct SocketCounters {
     std::atomic<uint64_t> tx_packets{0}, tx_bytes{0}, tx_eagain{0}, tx_errors{0};
     std::atomic<uint64_t> tx_os_packets{0}, tx_os_bytes{0};
     std::atomic<uint64_t> rx_zcopy{0}, rx_kept{0}, rx_callback{0}, tx_dummy{0};
+    std::atomic<uint64_t> rx_migrations{0}, tx_migrations{0}, migrations_refused{0};
     static void add(std::atomic<uint64_t>& counter, uint64_t n) {
         counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
     }

@@ -215,6 +215,9 @@ stats::SocketNumbers SocketCounters::snapshot() const {
     n.rx_kept = get(rx_kept);
     n.rx_callback = get(rx_callback);
     n.tx_dummy = get(tx_dummy);
+    n.rx_migrations = get(rx_migrations);
+    n.tx_migrations = get(tx_migrations);
+    n.migrations_refused = get(migrations_refused);
     return n;
 }
 

@@ -102,18 +102,34 @@ bool UdpSocket::first_of_ring(Presence& presence, UdpDatagram& out) {
     return presence.endpoint->peek(out) || (presence.shard->poll() && presence.endpoint->peek(out));
 }
 
-UdpSocket::Presence* UdpSocket::oldest_presence(unsigned count) {
-    if (count <= 1) return count ? &presences_[0] : nullptr;
+UdpSocket::Presence* UdpSocket::oldest_presence_of(uint32_t there) {
     Presence* oldest = nullptr;
     int64_t stamp = 0;
-    for (unsigned i = 0; i < count; i++) {
-        LeaseGuard guard(presences_[i].shard->lease());
+    const uint32_t live = there & live_.load(std::memory_order_acquire);
+    for (uint32_t left = live; left != 0; left &= left - 1) {
+        Presence& p = presences_[size_t(std::countr_zero(left))];
+        LeaseGuard guard(p.shard->lease());
         UdpDatagram datagram;
-        if (!first_of_ring(presences_[i], datagram)) continue;
+        if (!first_of_ring(p, datagram)) continue;
         if (oldest && !is_older(datagram.info->realtime_ns, stamp)) continue;
-        oldest = &presences_[i];
+        oldest = &p;
         stamp = datagram.info->realtime_ns;
     }
+    // Rings before a move. What one has came before all that its successor has by now, whatever the stamps say: so they are looked at
+    // after those, and whole.
+    for (uint32_t left = there & ~live; left != 0; left &= left - 1) {
+        Presence& p = presences_[size_t(std::countr_zero(left))];
+        LeaseGuard guard(p.shard->lease());
+        if (!p.endpoint->readable()) p.shard->drain();
+        UdpDatagram datagram;
+        if (!p.endpoint->peek(datagram)) continue;
+        if (oldest && oldest->shard->ifindex() != p.shard->ifindex() &&
+            !is_older(datagram.info->realtime_ns, stamp))
+            continue;
+        oldest = &p;
+        stamp = datagram.info->realtime_ns;
+    }
+    if ((there & ~live) != 0) (void)is_settling();
     return oldest;
 }
 

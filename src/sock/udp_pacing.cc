@@ -40,7 +40,7 @@ bool UdpSocket::has_room(Shard& shard) {
     if (state() != SocketState::offloaded || handed_back_.load(std::memory_order_acquire))
         return true;
     LeaseGuard guard(shard.lease());
-    const Presence* const presence = presence_in(shard);
+    const Presence* const presence = presence_in(shard, false);
     const PacedFlow* const flow = presence ? paced_of(*presence).load() : nullptr;
     if (flow == nullptr) return true;
     shard.pacing().run(monotonic_now());

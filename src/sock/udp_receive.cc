@@ -30,7 +30,6 @@ class UdpReceive final : public WaitTarget {
             outcome = Outcome::kernel();
             return true;
         }
-        follow_presence();
         // As in Linux, an error is told before the datagrams that wait.
         if (socket_.kernel_news_.load(std::memory_order_acquire) &&
             socket_.twin_error_.exchange(false, std::memory_order_acq_rel))
@@ -38,7 +37,7 @@ class UdpReceive final : public WaitTarget {
                 outcome = Outcome::error(error);
                 return true;
             }
-        UdpSocket::Presence* const oldest = socket_.oldest_presence(shard_count_);
+        UdpSocket::Presence* const oldest = socket_.oldest_presence();
         for (;;) {
             if (oldest && from_ring(*oldest)) return true;
             if (socket_.handed_back_.load(std::memory_order_acquire)) {
@@ -56,8 +55,13 @@ class UdpReceive final : public WaitTarget {
     void watch(Sleeper& sleeper) override { socket_.watch.add(sleeper); }
     void unwatch(Sleeper& sleeper) override { socket_.watch.remove(sleeper); }
     std::span<Shard* const> shards() override {
-        follow_presence();
-        return {shards_, shard_count_};
+        // Another thread's bind, connect or first send may bring the socket into shards while this one waits, and a move takes it
+        // elsewhere.
+        size_t n = 0;
+        uint32_t left = socket_.present_.load(std::memory_order_acquire);
+        for (; left != 0; left &= left - 1)
+            shards_[n++] = socket_.presences_[size_t(std::countr_zero(left))].shard;
+        return {shards_, n};
     }
     void progress() override {
     }  // ready() looks at the rings under the same lease that it reads the queue under
@@ -65,14 +69,6 @@ class UdpReceive final : public WaitTarget {
     Outcome outcome;
 
   private:
-    // Another thread's bind, connect or first send may bring the socket into shards while this one waits.
-    void follow_presence() {
-        const unsigned n = socket_.presence_count_.load(std::memory_order_acquire);
-        while (shard_count_ < n) {
-            shards_[shard_count_] = socket_.presences_[shard_count_].shard;
-            shard_count_++;
-        }
-    }
     bool from_ring(UdpSocket::Presence& presence) {
         const uint32_t wanted = socket_.wanted_.load(std::memory_order_relaxed);
         const uint32_t other_drops = wanted & kWantDrops ? socket_.other_drops(presence) : 0;
@@ -153,7 +149,6 @@ class UdpReceive final : public WaitTarget {
     const socklen_t name_room_;
     const size_t control_room_;
     Shard* shards_[UdpSocket::kMaxPresence];
-    unsigned shard_count_ = 0;
 };
 
 void UdpSocket::note_received(size_t bytes, const UdpRxInfo& info) {
@@ -182,6 +177,8 @@ void UdpSocket::kept_returned(Shard& shard, const Kept& kept) {
 Outcome UdpSocket::receive(int fd, msghdr* msg, int flags, Taker* taker) {
     if (state() == SocketState::kernel) return Outcome::kernel();
     if (flags & MSG_ERRQUEUE) return receive_error(fd, *msg, flags);
+    if (rings.follows(SocketRings::kReceive)) [[unlikely]]
+        follow_user(SocketRings::kReceive);
     flags &= ~MSG_OOB;  // means nothing to a datagram
     const bool may_wait = !nonblocking() && !(flags & MSG_DONTWAIT);
     // Not bound yet: nothing can come, but who waits must see it when another thread's send binds it.
@@ -223,7 +220,7 @@ uint32_t UdpSocket::local_for(const UdpDatagram& datagram) const {
 
 Outcome UdpSocket::next_datagram_size(int fd) {
     if (state() != SocketState::offloaded) return Outcome::kernel();
-    Presence* const p = oldest_presence(presence_count_.load(std::memory_order_acquire));
+    Presence* const p = oldest_presence();
     if (p == nullptr) return Outcome::kernel();
     LeaseGuard guard(p->shard->lease());
     UdpDatagram first;
@@ -243,8 +240,8 @@ void UdpSocket::ring_ready(const UdpEndpoint& endpoint) {
 
 uint64_t UdpSocket::lanes() const {
     uint64_t lanes = 0;
-    const unsigned count = presence_count_.load(std::memory_order_acquire);
-    for (unsigned i = 0; i < count; i++) lanes |= presences_[i].shard->lane_bit();
+    for (uint32_t left = present_.load(std::memory_order_acquire); left != 0; left &= left - 1)
+        lanes |= presences_[size_t(std::countr_zero(left))].shard->lane_bit();
     return lanes;
 }
 

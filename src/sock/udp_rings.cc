@@ -7,8 +7,12 @@ namespace vma::sock {
 
 unsigned UdpSocket::ring_fds(std::span<int> out) {
     if (state() != SocketState::offloaded || sends_only_.load(std::memory_order_relaxed)) return 0;
-    const unsigned count = presence_count_.load(std::memory_order_acquire);
-    for (unsigned i = 0; i < count && i < out.size(); i++) out[i] = presences_[i].shard->wake_fd();
+    unsigned count = 0;
+    for (uint32_t left = live_.load(std::memory_order_acquire); left != 0; left &= left - 1) {
+        if (count < out.size())
+            out[count] = presences_[size_t(std::countr_zero(left))].shard->wake_fd();
+        count++;
+    }
     return count;
 }
 

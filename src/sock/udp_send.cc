@@ -166,7 +166,7 @@ Outcome UdpSocket::send_by_ring(const Destination& to, const msghdr* msg, size_t
     const bool paced = pacing_rate_.load(std::memory_order_relaxed) != 0;
     TxStamping* const stamping = stamping_.load(std::memory_order_acquire);
     Presence* const presence =
-        remote_.port != 0 || paced || stamping ? presence_in(shard) : nullptr;
+        remote_.port != 0 || paced || stamping ? presence_in(shard, false) : nullptr;
     UdpEndpoint* const endpoint = remote_.port != 0 && presence ? presence->endpoint : nullptr;
     if ((paced || stamping) && presence == nullptr) return Outcome::error(ENOMEM);
     Leaving leaving(shard);
@@ -240,6 +240,8 @@ Outcome UdpSocket::send(int fd, const msghdr* msg, int flags, SendCall) {
     const bool dummy = flags & kSendDummy;
     if (state() == SocketState::kernel) return dummy ? Outcome::error(EINVAL) : Outcome::kernel();
     if (state() == SocketState::undecided && !settle(fd, true)) return send_by_twin(fd, msg, flags);
+    if (rings.follows(SocketRings::kSend)) [[unlikely]]
+        follow_user(SocketRings::kSend);
     if (kernel_send_.load(std::memory_order_relaxed) || corked_ || (flags & kTwinSendFlags) ||
         cork_.load(std::memory_order_relaxed) || msg->msg_iovlen > UINT16_MAX)
         return send_by_twin(fd, msg, flags);

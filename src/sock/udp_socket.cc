@@ -151,10 +151,30 @@ uint32_t UdpSocket::queue_limit(int receive_buffer) {
     return std::max(uint32_t(receive_buffer), uint32_t(Runtime::options().rx_bytes_min));
 }
 
-UdpSocket::Presence* UdpSocket::presence_in(Shard& shard) {
-    const unsigned count = presence_count_.load(std::memory_order_relaxed);
+UdpSocket::Presence* UdpSocket::present_in(const Shard& shard) {
+    const unsigned count = presence_count_.load(std::memory_order_acquire);
     for (unsigned i = 0; i < count; i++)
         if (presences_[i].shard == &shard) return &presences_[i];
+    return nullptr;
+}
+
+UdpSocket::Presence* UdpSocket::presence_in(Shard& shard, bool receives) {
+    Presence* const there = present_in(shard);
+    Presence* const p = there ? there : make_presence(shard);
+    if (!receives || p == nullptr || (live_.load(std::memory_order_relaxed) & bit_of(*p)) != 0)
+        return p;
+    const bool first = present_.load(std::memory_order_relaxed) == 0;
+    live_.fetch_or(bit_of(*p), std::memory_order_release);
+    present_.fetch_or(bit_of(*p), std::memory_order_release);
+    Epoll::follow_lanes(*this);
+    Xtreme::settle(*this, shard, !first);
+    return p;
+}
+
+// Threads that send by different rings may do this at the same time.
+UdpSocket::Presence* UdpSocket::make_presence(Shard& shard) {
+    const SpinGuard guard(presences_lock_);
+    const unsigned count = presence_count_.load(std::memory_order_relaxed);
     if (count == kMaxPresence) return nullptr;
     UdpEndpoint* endpoint = shard.make_udp(local_);
     if (endpoint == nullptr) return nullptr;
@@ -166,8 +186,6 @@ UdpSocket::Presence* UdpSocket::presence_in(Shard& shard) {
     endpoint->set_tells_drops(wanted_.load(std::memory_order_relaxed) & kWantDrops);
     presences_[count] = {&shard, endpoint, false};
     presence_count_.store(count + 1, std::memory_order_release);
-    Epoll::follow_lanes(*this);
-    Xtreme::settle(*this, shard, count != 0);
     return &presences_[count];
 }
 
@@ -395,6 +413,7 @@ void UdpSocket::decide_receive(int fd) {
         old[i].shard->unsteer(old[i].key);
     }
     follow_fragments();
+    leave_settled();
     // Shared with sockets that we may not see, until it is connected (then what its peer sends is its own) or joins a group.
     // Its first use tells which it will be.
     if (served == 0 && !in_groups && state() == SocketState::undecided && remote_.port == 0 &&
@@ -452,14 +471,21 @@ void UdpSocket::teardown() {
             presences_[i].shard->pacing().close(*flow);
         presences_[i].shard->free_udp(presences_[i].endpoint);
     }
-    presence_count_.store(0, std::memory_order_relaxed);
+    forget_presences();
     rings.give_back();
     give_share();
+}
+
+void UdpSocket::forget_presences() {
+    presence_count_.store(0, std::memory_order_relaxed);
+    present_.store(0, std::memory_order_relaxed);
+    live_.store(0, std::memory_order_relaxed);
 }
 
 void UdpSocket::forget_locks_in_child() {
     Socket::forget_locks_in_child();
     new (&destinations_lock_) SpinLock;
+    new (&presences_lock_) SpinLock;
     if (TxStamping* const stamping = stamping_.load(std::memory_order_acquire))
         stamping->forget_lock_in_child();
 }
@@ -467,7 +493,7 @@ void UdpSocket::forget_locks_in_child() {
 void UdpSocket::become_twin_in_child() {
     share_.store(nullptr, std::memory_order_relaxed);  // the owner's
     counters.rx_kept.store(0, std::memory_order_relaxed);
-    presence_count_.store(0, std::memory_order_relaxed);
+    forget_presences();
     steered_count_ = 0;
     memberships_.clear();
     fragments_.clear();

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <vector>
 
 #include "engine/runtime.h"
@@ -120,6 +121,7 @@ class UdpSocket final : public Socket {
         Shard* shard = nullptr;
         FlowKey key;
     };
+    uint32_t bit_of(const Presence& p) const { return 1u << (&p - presences_.data()); }
     // Where datagrams to one peer go, decided once and kept while nothing it depends on has changed.
     struct Destination {
         Endpoint to;
@@ -177,7 +179,11 @@ class UdpSocket final : public Socket {
                     Reason* why);
     // Of an endpoint, from SO_RCVBUF as the twin has it.
     static uint32_t queue_limit(int receive_buffer);
-    Presence* presence_in(Shard& shard);
+    // [lease of `shard`] The socket's endpoint there, made if need be. `receives`: the ring is one that it is to be read from.
+    Presence* presence_in(Shard& shard, bool receives = true);
+    Presence* present_in(const Shard& shard);  // null: there is none
+    Presence* make_presence(Shard& shard);
+    void forget_presences();
     void follow_addresses();
     void become_kernel(Reason why);
     void finish_hand_back_if_drained();
@@ -189,6 +195,16 @@ class UdpSocket final : public Socket {
     stats::SocketIdentity identity() const;
     void publish_state();
     void show_multicast(int fd);
+
+    // udp_move.cc: the socket follows who uses it.
+    void follow_user(SocketRings::Direction d);
+    bool may_move(SocketRings::Direction d) const;
+    bool move_flows(unsigned lane);
+    bool appear_in(Shard& shard);
+    bool take_flow(Steered& s, Shard& to);
+    void settle_from(uint32_t presences);
+    bool is_settling();
+    void leave_settled();
 
     // udp_order.cc. Receive stamps, ns of CLOCK_REALTIME.
     static constexpr int64_t kNothing = INT64_MAX;
@@ -203,8 +219,14 @@ class UdpSocket final : public Socket {
     bool is_empty_look_due();
     // [lease] The oldest of the ring; polls it when there is none. False: none.
     static bool first_of_ring(Presence& presence, UdpDatagram& out);
-    // Of `count` presences the one to read from first; null: there is nothing. A single one is not looked at.
-    Presence* oldest_presence(unsigned count);
+    // The presence to read from first; null: there is nothing. A single one is not looked at.
+    Presence* oldest_presence() {
+        const uint32_t there =
+            present_.load(std::memory_order_acquire) | ring_ready_.load(std::memory_order_acquire);
+        if ((there & (there - 1)) != 0) return oldest_presence_of(there);
+        return there ? &presences_[size_t(std::countr_zero(there))] : nullptr;
+    }
+    Presence* oldest_presence_of(uint32_t there);
 
     // udp_drops.cc: SO_RXQ_OVFL.
     void leave_group(Shard& shard, const Endpoint& at);  // [control_, lease]
@@ -315,6 +337,11 @@ class UdpSocket final : public Socket {
     // Of each presence what it sends by its rate, from the first such send on.
     std::array<std::atomic<PacedFlow*>, kMaxPresence> paced_{};
     std::atomic<unsigned> presence_count_{0};
+    SpinLock presences_lock_;  // new ones
+    // Bit i: presences_[i] is one whose ring is looked at when the socket is read. live_: those that flows or groups lead to, or
+    // may; the others had some until settled_at_ (udp_move.cc), ns.
+    std::atomic<uint32_t> present_{0}, live_{0};
+    std::atomic<int64_t> settled_at_{0};
     std::array<Steered, kMaxKeys> steered_;
     unsigned steered_count_ = 0;
     // Where rings get the fragments that come to an address of a flow (VMA_UDP_FRAGS).

@@ -25,7 +25,9 @@ stats::SocketIdentity UdpSocket::identity() const {
         for (unsigned i = 0; i < count; i++) {
             const auto place =
                 std::find(shards.begin(), shards.end(), presences_[i].shard) - shards.begin();
-            if (presences_[i].in_demux && place < 64) id.rings |= uint64_t(1) << place;
+            if (presences_[i].in_demux && (live_.load(std::memory_order_relaxed) & 1u << i) &&
+                place < 64)
+                id.rings |= uint64_t(1) << place;
         }
     }
     id.local = stats::to_address(local_);

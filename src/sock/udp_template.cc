@@ -40,13 +40,15 @@ bool UdpSocket::prepare(int fd, SendTemplate& t) {
 }
 
 size_t UdpSocket::fire(int fd, SendTemplate& t) {
+    if (rings.follows(SocketRings::kSend)) [[unlikely]]
+        follow_user(SocketRings::kSend);
     if (!sends_plainly() || (!is_current(t) && !prepare(fd, t))) return 0;
     LatencyProbe* const probe = latency.probe();
     const Instant called = probe ? monotonic_now() : Instant{};
     Shard& shard = *t.shard;
     {
         LeaseGuard guard(shard.lease());
-        Presence* const presence = presence_in(shard);
+        Presence* const presence = presence_in(shard, false);
         if (presence == nullptr) return 0;
         const iovec text{t.bytes.get(), t.size};
         const UdpHead& layout = t.datagram.layout();

@@ -26,7 +26,7 @@
 namespace vma::stats {
 
 inline constexpr char kMagic[8] = {'V', 'M', 'A', 'S', 'T', 'A', 'T', '\n'};
-inline constexpr uint32_t kVersion = 7;
+inline constexpr uint32_t kVersion = 8;
 inline constexpr size_t kHeaderBytes = 4096;
 inline constexpr size_t kControlOffset = 4096;
 inline constexpr size_t kFirstSegment = 8192;
@@ -178,6 +178,8 @@ struct SocketNumbers {
     // Of the extra API: datagrams or segments given out without a copy, of these with the program now, shown to a receive
     // callback; sends that stopped in front of the ring.
     uint64_t rx_zcopy = 0, rx_kept = 0, rx_callback = 0, tx_dummy = 0;
+    // To the rings of the thread or CPU that uses it, and how often that was due and not possible.
+    uint64_t rx_migrations = 0, tx_migrations = 0, migrations_refused = 0;
 };
 
 // What a connection that can send nothing more is waiting for.
@@ -370,7 +372,7 @@ static_assert(sizeof(Header) <= kHeaderBytes && sizeof(Control) <= kFirstSegment
 static_assert(unsigned(DropReason::count) <= kDropSlots);
 static_assert(std::is_trivially_copyable_v<SocketRow> && std::is_trivially_copyable_v<RingRow>);
 // A difference here is a change of the layout.
-static_assert(sizeof(Segment) == 24 && sizeof(SocketIdentity) == 104 && sizeof(SocketRow) == 768);
+static_assert(sizeof(Segment) == 24 && sizeof(SocketIdentity) == 104 && sizeof(SocketRow) == 832);
 static_assert(sizeof(RingRow) == 1344 && sizeof(WaitRow) == 128 && sizeof(LatencyRow) == 4160);
 
 inline Address to_address(const Endpoint& e) {

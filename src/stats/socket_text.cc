@@ -120,6 +120,9 @@ size_t socket_text(char* out, size_t room, const SocketIdentity& id, const Socke
     if (n.rx_zcopy || n.rx_callback)
         text.add("Rx zcopy: {} / kept {} / callback {}\n", n.rx_zcopy, n.rx_kept, n.rx_callback);
     if (n.tx_dummy) text.add("Tx dummy messages: {}\n", n.tx_dummy);
+    if (n.rx_migrations || n.tx_migrations || n.migrations_refused)
+        text.add("Ring migrations Rx: {}, Tx: {}\n", n.rx_migrations, n.tx_migrations);
+    if (n.migrations_refused) text.add("Ring migrations not possible: {}\n", n.migrations_refused);
     if (n.tx_retransmits) text.add("Retransmissions: {}\n", n.tx_retransmits);
     if (text.size() == before) text.add("Rx and Tx not active\n");
     if (tcp.here) tcp_lines(text, tcp);

@@ -174,5 +174,100 @@ class Others(Case):
         self.end()
 
 
+class Turns(Case):
+    """A socket that threads use one after the other, with a ring for each of them. What comes is under way whenever it moves."""
+
+    WINDOW = 48  # datagrams, or pieces of a stream
+
+    def turns(self, kind, threads=3, ratio="5", logic="20", receiving=None, **env):
+        self.sent = self.back = 0
+        self.begin("ring_turns.py", kind, threads, **{
+            "VMA_RING_ALLOCATION_LOGIC_TX": logic, "VMA_RING_ALLOCATION_LOGIC_RX": logic if receiving is None else receiving,
+            "VMA_RING_MIGRATION_RATIO_RX": ratio, "VMA_RING_MIGRATION_RATIO_TX": ratio, **env})
+
+    def peer(self):
+        peer = self.a.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.addCleanup(peer.close)
+        peer.settimeout(20)
+        return peer
+
+    def next_turn(self):
+        self.program.stdin.write(b"\n")
+        self.program.stdin.flush()
+
+    def talk(self, peer, done=None, count=500):
+        """Numbered datagrams to the program, `count` of them or until `done`: they come back in order, each of them."""
+        begun = self.sent
+        while not done() if done else self.sent == begun:
+            for _ in range(count):
+                peer.sendto(b"%d" % self.sent, (self.b.ip, PORT))
+                self.sent += 1
+                if self.sent - self.back == self.WINDOW:
+                    self.came_back(peer)
+        while self.back < self.sent:
+            self.came_back(peer)
+
+    def came_back(self, peer):
+        self.assertEqual(peer.recv(100), b"%d" % self.back, self.program.out)
+        self.back += 1
+
+    def shown(self):
+        """Of the socket its rings and migrations; of each ring the frames that it has had and sent."""
+        process, by_fd = self.json()
+        s = by_fd[self.fds["0_0"]]
+        c = s["counters"]
+        return s["rings"], c["rx_migrations"], c["tx_migrations"], c["migrations_refused"], [
+            (r["rx_frames"], r["tx_frames"]) for r in process["rings"]]
+
+    def moved(self, times):
+        """Has it, both ways, so often?"""
+        return lambda: self.shown()[1] == times
+
+    def test_datagrams(self):
+        """VMA_RING_MIGRATION_RATIO_RX: none is lost, late or with the kernel, and each thread's went by a ring of its own."""
+        self.turns("udp")
+        peer = self.peer()
+        self.talk(peer)
+        with self.past_the_kernel(self.b, 3 * 500):
+            for moves in range(1, 5):
+                self.next_turn()
+                self.talk(peer, self.moved(moves))
+        rings, received, _, refused, frames = self.shown()
+        self.assertEqual((len(rings), received, refused), (1, 4, 0))
+        self.assertGreater(len(frames), 1)
+        self.assertEqual((sum(f[0] for f in frames), sum(f[1] for f in frames)), (self.sent, self.sent))
+        self.end()
+
+
+    def stay(self, wanted, *words, **env):
+        """Two turns: `wanted` of what is shown."""
+        self.turns(*words, **env)
+        peer = self.peer()
+        for _ in range(2):
+            self.talk(peer)
+            self.next_turn()
+        self.talk(peer)
+        shown = self.shown()
+        self.assertEqual(wanted(*shown), True, shown)
+        self.end()
+
+    def test_never(self):
+        """VMA_RING_MIGRATION_RATIO_RX=-1 VMA_RING_MIGRATION_RATIO_TX=-1, and a ratio that is not reached."""
+        for ratio in ("-1", "1000"):
+            with self.subTest(ratio=ratio):
+                self.stay(lambda rings, *rest: (rings, *rest[:3], len(rest[3])) == ([0], 0, 0, 0, 1), "udp", ratio=ratio)
+
+    def test_sending(self):
+        """VMA_RING_MIGRATION_RATIO_TX: what is received stays where it is."""
+        def wanted(rings, received, sent, refused, frames):
+            return (rings, received, sent, refused) == ([0], 0, 2, 0) and frames[0][0] == self.sent and \
+                all(f[1] >= 400 for f in frames) and sum(f[1] for f in frames) == self.sent
+        self.stay(wanted, "udp", VMA_RING_MIGRATION_RATIO_RX="-1")
+
+    def test_that_cannot(self):
+        """Groups are copied to a ring, not steered: their members stay, and say so."""
+        self.stay(lambda rings, received, sent, refused, frames: (rings, received) == ([0], 0) and refused > 10, "member")
+
+
 if __name__ == "__main__":
     case.main()

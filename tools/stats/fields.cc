@@ -35,6 +35,11 @@ constexpr Field<SocketNumbers> kSocket[] = {
     {"rx_kept", &SocketNumbers::rx_kept, false, "of these, packets that the program has now"},
     {"rx_callback", &SocketNumbers::rx_callback, true, "packets shown to a receive callback"},
     {"tx_dummy", &SocketNumbers::tx_dummy, true, "sends that stopped in front of the ring"},
+    {"rx_migrations", &SocketNumbers::rx_migrations, true,
+     "moves to the rings of another thread or CPU"},
+    {"tx_migrations", &SocketNumbers::tx_migrations, true, "the same for sending alone"},
+    {"migrations_refused", &SocketNumbers::migrations_refused, true,
+     "such moves that were due and not possible"},
 };
 
 constexpr Field<RingNumbers> kRing[] = {
