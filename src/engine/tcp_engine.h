@@ -227,6 +227,16 @@ class TcpEngine {
                                  ByteView to_send, ByteView unread, const tcp::TcpConfig& config,
                                  const TcpPath& path, NetworkMonitor& monitor, void* owner,
                                  Instant now);
+    // ---- to the ring of another lane, under both leases (tcp_moves.cc)
+    // Nothing is under way with it that a snapshot would lose: no text out of order, no recovery, no end of a direction.
+    static bool may_move(const TcpConnection& connection);
+    // The frames of a connection of `from` come here from now on, where it is not yet: adopt() follows, or return_flow_of().
+    // EADDRINUSE: the tuple is known here; EOPNOTSUPP and others: as Ring::take_flow.
+    Status take_flow_of(const TcpConnection& connection, const Shard& from);
+    void return_flow_of(const TcpConnection& connection, Shard& from, Instant now);
+    // After adopt(): what the snapshot leaves out; and the engine that had it forgets it, but for its flow.
+    static void moved_in(TcpConnection& connection, const TcpConnection& from);
+    void moved_out(TcpConnection& connection, Instant now);
     // The oldest established connection, or null; the caller becomes its owner.
     TcpConnection* accept(TcpListener& listener, void* owner);
 

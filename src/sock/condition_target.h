@@ -2,7 +2,7 @@
 // the connection has gone (handed back) meanwhile.
 #pragma once
 
-#include "engine/shard.h"
+#include "sock/moving_shard.h"
 #include "sock/socket.h"
 #include "sock/wait.h"
 
@@ -12,21 +12,25 @@ namespace vma::sock {
 template <class Done>
 class ConditionTarget final : public WaitTarget {
   public:
-    ConditionTarget(Socket& socket, Shard* shard, Done done)
-        : socket_(socket), shard_(shard), done_(done) {}
+    ConditionTarget(Socket& socket, const MovingShard& at, Done done)
+        : socket_(socket), at_(at), done_(done) {}
     bool ready(bool) override {
-        LeaseGuard guard(shard_->lease());
+        const ConnectionLease lease(at_);
         if (done_()) return true;
-        return shard_->poll() != 0 && done_();
+        return lease.shard().poll() != 0 && done_();
     }
     void watch(Sleeper& sleeper) override { socket_.watch.add(sleeper); }
     void unwatch(Sleeper& sleeper) override { socket_.watch.remove(sleeper); }
-    std::span<Shard* const> shards() override { return {&shard_, 1}; }
+    std::span<Shard* const> shards() override {
+        waits_at_ = at_;
+        return {&waits_at_, 1};
+    }
     void progress() override {}
 
   private:
     Socket& socket_;
-    Shard* shard_;
+    const MovingShard& at_;
+    Shard* waits_at_ = nullptr;
     Done done_;
 };
 

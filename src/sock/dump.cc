@@ -83,7 +83,7 @@ void TcpSocket::dump(LogLevel at) {
     if (shard_ == nullptr || connection_ == nullptr) return;
     TcpState s;
     {
-        LeaseGuard lease(shard_->lease());
+        const ConnectionLease lease(shard_);
         const tcp::Tcb& t = connection_->tcb;
         s.n = tcp::numbers(t, monotonic_now());
         s.una = t.snd.una.v;

@@ -52,7 +52,7 @@ void TcpSocket::network_changed() {
                    connection_->neighbor == 0) {
             Way way;
             why = reason_to_leave(way);
-            LeaseGuard lease(shard_->lease());
+            const ConnectionLease lease(shard_);
             if (connection_ == nullptr) return;
             // What is over has no way any more.
             if (move_method(connection_->tcb.state).back != MoveMethod::restore) return;

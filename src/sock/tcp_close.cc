@@ -83,7 +83,7 @@ Outcome TcpSocket::shutdown(int fd, int how) {
         std::lock_guard guard(control_);
         bool opening = false;
         if (connection_) {
-            LeaseGuard lease(shard_->lease());
+            const ConnectionLease lease(shard_);
             opening = connection_->tcb.state == tcp::State::SYN_SENT;
         }
         if (opening) return disconnect();
@@ -99,7 +99,7 @@ Outcome TcpSocket::shutdown(int fd, int how) {
         return Outcome::error(ENOTCONN);
     }
     if (leaving()) const std::lock_guard wait(control_);
-    LeaseGuard lease(shard_->lease());
+    const ConnectionLease lease(shard_);
     if (connection_ == nullptr) return Outcome::kernel();  // handed back just now
     tcp::Tcb& t = connection_->tcb;
     if (t.state == tcp::State::CLOSED || t.state == tcp::State::SYN_SENT ||
@@ -124,7 +124,7 @@ Outcome TcpSocket::shutdown(int fd, int how) {
 }
 
 bool TcpSocket::leaving() const {
-    LeaseGuard lease(shard_->lease());
+    const ConnectionLease lease(shard_);
     return connection_ != nullptr && connection_->leaving;
 }
 
@@ -133,7 +133,7 @@ void TcpSocket::linger() {
         options_.linger_seconds == 0)
         return;
     {
-        LeaseGuard lease(shard_->lease());
+        const ConnectionLease lease(shard_);
         if (connection_ == nullptr || tcp::unread_bytes(connection_->tcb))
             return;  // close() resets
         tcp::Actions actions;
@@ -175,7 +175,7 @@ void TcpSocket::end_connection() {
     const broker::Held custody = in_custody();
     end_custody(custody);
     const Instant now = monotonic_now();
-    LeaseGuard lease(shard_->lease());
+    const ConnectionLease lease(shard_);
     TcpConnection* c = connection_;
     connection_ = nullptr;
     tcp::Actions actions;

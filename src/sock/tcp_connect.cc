@@ -53,7 +53,7 @@ Outcome TcpSocket::bind(int fd, const sockaddr* addr, socklen_t len) {
     // it either. That of one in shared memory is still connected then.
     if (connection_ && (accepted_ || connection_->neighbor)) {
         {
-            LeaseGuard lease(shard_->lease());
+            const ConnectionLease lease(shard_);
             shard_->poll();
             const tcp::State now = connection_->tcb.state;
             if (now != tcp::State::CLOSED && now != tcp::State::TIME_WAIT)
@@ -166,7 +166,7 @@ uint16_t TcpSocket::take_port(int fd, const IpAddr& from, const Endpoint& to, Sh
 }
 
 Outcome TcpSocket::connect_result() {
-    LeaseGuard lease(shard_->lease());
+    const ConnectionLease lease(shard_);
     const int error = take_error();
     if (connection_ == nullptr && state() == SocketState::kernel) {  // made, and handed back since
         connect_reported_ = true;
@@ -187,7 +187,7 @@ Outcome TcpSocket::connect_again() {
     if (syn_held_.load(std::memory_order_acquire)) return Outcome::error(EISCONN);
     bool opening;
     {
-        LeaseGuard lease(shard_->lease());
+        const ConnectionLease lease(shard_);
         shard_->poll();
         opening = connection_ && connection_->tcb.state == tcp::State::SYN_SENT;
     }
@@ -198,7 +198,7 @@ Outcome TcpSocket::connect_again() {
 // What is left of an attempt that failed.
 void TcpSocket::drop_failed_connection() {
     if (connection_ == nullptr) return;
-    LeaseGuard lease(shard_->lease());
+    const ConnectionLease lease(shard_);
     TcpConnection* c = connection_;
     connection_ = nullptr;
     shard_->tcp().release_owner(*c, 0, monotonic_now());
@@ -285,7 +285,7 @@ Outcome TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len, TcpFirst
 // connect(AF_UNSPEC): the connection is reset, the socket is as before connect(). Under control_.
 Outcome TcpSocket::disconnect() {
     if (connection_->neighbor) reset_twin(fd());  // the kernel's connection beside it
-    LeaseGuard lease(shard_->lease());
+    const ConnectionLease lease(shard_);
     const Instant now = monotonic_now();
     TcpConnection* c = connection_;
     tcp::Actions actions;

@@ -231,7 +231,7 @@ void TcpSocket::cross_broken() {
 // It had committed, and the other side had given up by then.
 void TcpSocket::refused_in_ring() {
     reset_twin(fd());
-    LeaseGuard lease(shard_->lease());
+    const ConnectionLease lease(shard_);
     tcp::Actions actions;
     tcp::fail(connection_->tcb, ECONNRESET, actions);
     shard_->tcp().absorb(*connection_, actions, monotonic_now());
@@ -432,7 +432,7 @@ void TcpSocket::shm_said(ShmPeerId from, const ShmMessage& m, int memory) {
             return committed_by(from, m);
         case ShmWord::go:
             if (in_ring) {
-                LeaseGuard lease(shard_->lease());
+                const ConnectionLease lease(shard_);
                 if (connection_->held && !connection_->leaving)
                     shard_->tcp().release_hold(*connection_, monotonic_now());
             }

@@ -90,10 +90,13 @@ Outcome broken_pipe(int flags) {
 // One direction of a call that may wait. `step` runs under the lease and returns true when the call is over.
 class TcpTransfer final : public WaitTarget {
   public:
-    explicit TcpTransfer(TcpSocket& socket) : socket_(socket), shard_(socket.shard_) {}
+    explicit TcpTransfer(TcpSocket& socket) : socket_(socket) {}
     void watch(Sleeper& sleeper) override { socket_.watch.add(sleeper); }
     void unwatch(Sleeper& sleeper) override { socket_.watch.remove(sleeper); }
-    std::span<Shard* const> shards() override { return {&shard_, 1}; }
+    std::span<Shard* const> shards() override {
+        waits_at_ = socket_.shard_;
+        return {&waits_at_, 1};
+    }
     void progress() override {}
 
     // ---- receive
@@ -118,7 +121,8 @@ class TcpTransfer final : public WaitTarget {
     Outcome outcome = Outcome::error(EAGAIN);
 
     bool ready(bool) override {
-        LeaseGuard guard(shard_->lease());
+        const ConnectionLease lease(socket_.shard_);
+        shard_ = &lease.shard();
         if (socket_.connection_ != nullptr && socket_.connection_->leaving) return false;
         if (socket_.connection_ == nullptr) {
             if (socket_.state() ==
@@ -281,7 +285,8 @@ class TcpTransfer final : public WaitTarget {
     }
 
     TcpSocket& socket_;
-    Shard* shard_;
+    Shard* shard_ = nullptr;  // [its lease]
+    Shard* waits_at_ = nullptr;
 };
 
 namespace {
@@ -387,7 +392,7 @@ Packet TcpSocket::keep_frame() {
 
 void TcpSocket::kept_returned(Shard& shard, const Kept& kept) {
     // Of a connection before this one, or one that has gone to the kernel: nothing waits for it.
-    if (connection_ == nullptr || shard_ != &shard ||
+    if (connection_ == nullptr || static_cast<Shard*>(shard_) != &shard ||
         !(connection_->tcb.snd.iss == kept.connection))
         return;
     const Instant now = monotonic_now();
@@ -415,6 +420,8 @@ Outcome TcpSocket::receive(int fd, msghdr* msg, int flags, Taker* taker) {
         return Outcome::error(error ? error : ENOTCONN);
     }
     if (flags & MSG_OOB) return Outcome::error(EINVAL);
+    if (rings.follows(SocketRings::kReceive)) [[unlikely]]
+        follow_user(SocketRings::kReceive);
     (void)fd;
     size_t wanted;
     if (!total_length(*msg, wanted)) return Outcome::error(EINVAL);
@@ -462,12 +469,11 @@ Outcome TcpSocket::receive(int fd, msghdr* msg, int flags, Taker* taker) {
 // Everything that a send of one segment does but for the ring, so that caches are warm when it matters.
 Outcome TcpSocket::rehearse(const msghdr* msg, int flags) {
     if (state() != SocketState::offloaded) return Outcome::error(EINVAL);
-    Shard* const shard = shard_;
-    if (shard == nullptr || msg->msg_iovlen != 1 || (flags & MSG_MORE))
+    if (shard_ == nullptr || msg->msg_iovlen != 1 || (flags & MSG_MORE))
         return Outcome::error(EAGAIN);
-    LeaseGuard lease(shard->lease());
+    const ConnectionLease lease(shard_);
     if (connection_ == nullptr || connection_->held || connection_->leaving ||
-        !shard->tcp().rehearse(*connection_, msg->msg_iov[0]))
+        !shard_->tcp().rehearse(*connection_, msg->msg_iov[0]))
         return Outcome::error(EAGAIN);
     SocketCounters::add(counters.tx_dummy, 1);
     return Outcome::value(long(msg->msg_iov[0].iov_len));
@@ -475,13 +481,14 @@ Outcome TcpSocket::rehearse(const msghdr* msg, int flags) {
 
 // What send() does when there is room for all of it.
 size_t TcpSocket::fire(int, SendTemplate& t) {
-    Shard* const shard = shard_;
-    if (state() != SocketState::offloaded || shard == nullptr || options_.poll_on_send ||
+    if (state() != SocketState::offloaded || shard_ == nullptr || options_.poll_on_send ||
         syn_held_.load(std::memory_order_acquire))
         return 0;
+    if (rings.follows(SocketRings::kSend)) [[unlikely]]
+        follow_user(SocketRings::kSend);
     LatencyProbe* const probe = latency.probe();
     const Instant now = monotonic_now();
-    LeaseGuard lease(shard->lease());
+    const ConnectionLease lease(shard_);
     if (connection_ == nullptr || connection_->held || connection_->leaving) return 0;
     tcp::Tcb& tcb = connection_->tcb;
     if (!tcb.can_send() || tcb.out.room() < t.size) return 0;
@@ -490,7 +497,7 @@ size_t TcpSocket::fire(int, SendTemplate& t) {
     tcp::Actions actions;
     const size_t n = tcp::write(tcb, &text, 1, now, actions);
     if (n == 0) return 0;
-    TcpEngine& engine = shard->tcp();
+    TcpEngine& engine = shard_->tcp();
     engine.absorb(*connection_, actions, now);
     engine.pull(*connection_, now);
     engine.flush(now);
@@ -542,6 +549,8 @@ Outcome TcpSocket::send(int fd, const msghdr* msg, int flags) {
     }
     if (msg->msg_controllen && msg->msg_control && !good_controls(*msg))
         return Outcome::error(EINVAL);
+    if (rings.follows(SocketRings::kSend)) [[unlikely]]
+        follow_user(SocketRings::kSend);
     TcpTransfer transfer(*this);
     TcpTransfer::Send s{IovCursor(*msg), flags, wanted, 0, false, 0, {}};
     s.cursor.advance(by_syn);
@@ -684,7 +693,7 @@ Outcome TcpSocket::ioctl(int fd, unsigned long request, void* arg) {
         case SIOCOUTQ:
         case SIOCOUTQNSD: {
             if (connection_ == nullptr) return Outcome::kernel();
-            LeaseGuard lease(shard_->lease());
+            const ConnectionLease lease(shard_);
             if (connection_ == nullptr) return Outcome::kernel();
             if (request == FIONREAD) {
                 shard_->poll();

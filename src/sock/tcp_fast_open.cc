@@ -18,7 +18,7 @@ bool TcpSocket::send_fast(int fd, const msghdr* msg, int flags, size_t* sent, Ou
     if (syn_held_.load(std::memory_order_acquire)) {
         std::lock_guard guard(control_);
         if (syn_held_.exchange(false, std::memory_order_acq_rel) && connection_) {
-            LeaseGuard lease(shard_->lease());
+            const ConnectionLease lease(shard_);
             const Instant now = monotonic_now();
             shard_->tcp().send_first_text(*connection_, first, now);
             shard_->tcp().flush(now);

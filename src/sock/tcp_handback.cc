@@ -98,7 +98,7 @@ bool TcpSocket::hand_back_connection(Reason why) {
         return leave_ring(why, nullptr, -1);
     }
     inherited_options_to_twin(fd());
-    LeaseGuard lease(shard_->lease());
+    const ConnectionLease lease(shard_);
     shard_->drain();
     const broker::Held custody = in_custody();
     if (!move_to_kernel(*shard_, *connection_, fd(), why)) return false;
@@ -132,7 +132,7 @@ void orphans_leave_ring(Shard& shard) {
 }  // namespace
 
 bool TcpSocket::all_sent() {
-    LeaseGuard lease(shard_->lease());
+    const ConnectionLease lease(shard_);
     return tcp::unsent_bytes(connection_->tcb) == 0;
 }
 

@@ -91,7 +91,7 @@ void TcpSocket::config_changed(bool acknowledge_owed) {
         apply_fast_open(*l);
     }
     if (connection_ == nullptr) return;
-    LeaseGuard lease(shard_->lease());
+    const ConnectionLease lease(shard_);
     tcp::TcpConfig& c = connection_->tcb.cfg;
     c.nodelay = shard_->caps().pushes_back;  // as tcp_defaults()
     apply_options(c);
@@ -265,7 +265,7 @@ bool TcpSocket::apply_socket_option(int fd, int name, int n, const void* value, 
         case SO_RCVLOWAT:
             receive_low_water_.store(std::max(1, n), std::memory_order_relaxed);
             if (connection_) {
-                LeaseGuard lease(shard_->lease());
+                const ConnectionLease lease(shard_);
                 update_ready();
             }
             live = false;
@@ -281,7 +281,7 @@ bool TcpSocket::apply_socket_option(int fd, int name, int n, const void* value, 
             sys::getsockopt(fd, SOL_SOCKET, receive ? SO_RCVBUF : SO_SNDBUF, &bytes, &size);
             (receive ? options_.rcvbuf : options_.sndbuf) = bytes / 2;
             if (connection_) {
-                LeaseGuard lease(shard_->lease());
+                const ConnectionLease lease(shard_);
                 tcp::Tcb& t = connection_->tcb;
                 tcp::set_buffers(t, options_.sndbuf ? uint32_t(options_.sndbuf) : t.out.limit,
                                  options_.rcvbuf ? uint32_t(options_.rcvbuf) : t.rcv.buffer,
@@ -367,7 +367,7 @@ Outcome TcpSocket::get_option(int fd, int level, int name, void* value, socklen_
     if (level == SOL_SOCKET && name == SO_ERROR) {
         const int error = take_error();
         if (connection_) {
-            LeaseGuard lease(shard_->lease());
+            const ConnectionLease lease(shard_);
             if (connection_) update_ready();
         } else if (phase_.load(std::memory_order_relaxed) == Phase::fresh) {
             update_ready();
@@ -385,7 +385,7 @@ Outcome TcpSocket::get_option(int fd, int level, int name, void* value, socklen_
         return put(&peer, sizeof peer, value, len);
     }
     if (connection_ && level == IPPROTO_IP && name == IP_MTU) {
-        LeaseGuard lease(shard_->lease());
+        const ConnectionLease lease(shard_);
         if (connection_ == nullptr) return Outcome::kernel();
         return put_int(connection_->tcb.cfg.mss + 40, value, len);
     }
@@ -395,7 +395,7 @@ Outcome TcpSocket::get_option(int fd, int level, int name, void* value, socklen_
         (void)hand_back(Reason::unsupported_option);
         return Outcome::kernel();
     }
-    LeaseGuard lease(shard_->lease());
+    const ConnectionLease lease(shard_);
     if (connection_ == nullptr) return Outcome::kernel();
     const tcp::Tcb& t = connection_->tcb;
     switch (name) {
@@ -434,7 +434,7 @@ Outcome TcpSocket::get_name(bool peer, sockaddr* addr, socklen_t* len) {
     if (addr == nullptr || len == nullptr) return Outcome::error(EFAULT);
     if (int(*len) < 0) return Outcome::error(EINVAL);
     if (peer) {
-        LeaseGuard lease(shard_->lease());
+        const ConnectionLease lease(shard_);
         if (connection_ == nullptr) return Outcome::kernel();
         const tcp::State state = connection_->tcb.state;
         if (state == tcp::State::SYN_SENT || state == tcp::State::CLOSED ||

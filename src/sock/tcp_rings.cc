@@ -36,7 +36,7 @@ int TcpSocket::send_ring_fd(const Endpoint*) {
 uint32_t TcpSocket::network_header(std::span<uint8_t, kMostHeaders> out) {
     std::lock_guard guard(control_);
     if (state() != SocketState::offloaded || connection_ == nullptr) return 0;
-    LeaseGuard lease(shard_->lease());
+    const ConnectionLease lease(shard_);
     if (connection_ == nullptr || !connection_->tcb.synchronised()) return 0;
     uint8_t head[TcpEngine::kMaxHead];
     const uint32_t size = shard_->tcp().header_template(*connection_, head);

@@ -9,7 +9,7 @@ void TcpSocket::set_screen(const Screen& screen) {
     std::lock_guard guard(control_);
     screening.set(screen);
     if (connection_ == nullptr) return;
-    LeaseGuard lease(shard_->lease());
+    const ConnectionLease lease(shard_);
     if (connection_ == nullptr) return;
     passing_ = false;
     update_ready();
@@ -25,9 +25,8 @@ void TcpSocket::screen_connection() {
 }
 
 bool TcpSocket::unscreened() {
-    Shard* const shard = shard_;
-    if (shard == nullptr) return false;
-    LeaseGuard lease(shard->lease());
+    if (shard_ == nullptr) return false;
+    const ConnectionLease lease(shard_);
     return something_to_show();
 }
 

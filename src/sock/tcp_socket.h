@@ -13,6 +13,7 @@
 #include "engine/runtime.h"
 #include "engine/tcp_engine.h"
 #include "sock/handover.h"
+#include "sock/moving_shard.h"
 #include "sock/slab.h"
 #include "sock/socket.h"
 #include "stats/publisher.h"
@@ -269,6 +270,12 @@ class TcpSocket final : public Socket {
     bool receive_while_crossing(msghdr* msg, int flags, Outcome* out);
     bool send_while_crossing(const msghdr* msg, int flags, size_t* sent, Outcome* out);
     bool hand_back_connection(Reason why);
+    // tcp_move.cc: the connection follows who uses it.
+    enum class Moved : uint8_t { yes, not_now, refused };
+    void follow_user(SocketRings::Direction d);
+    bool may_move() const;
+    Moved move_to(Shard& to);
+    TcpConnection* copy_to(Shard& to, TcpConnection& c, Instant now);
     broker::Held in_custody() const;  // what names this connection to the broker
     void end_custody(const broker::Held& held);
     // A data call is about to go to the kernel: is it time?
@@ -293,7 +300,7 @@ class TcpSocket final : public Socket {
 
     NetSpace* space_ = nullptr;
     std::atomic<Phase> phase_{Phase::fresh};
-    Shard* shard_ = nullptr;
+    MovingShard shard_;
     TcpConnection* connection_ = nullptr;
     bool passing_ = false;  // [lease] the callback let through what is unread
     Packet shown_;          // [lease] what the callback looks at, once the queue has dropped it

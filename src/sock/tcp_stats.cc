@@ -129,7 +129,7 @@ Socket::Shown TcpSocket::show() {
     n.poll_hit = waits.hits;
     n.poll_miss = waits.misses;
     if (shard_ != nullptr && connection_ != nullptr) {
-        LeaseGuard lease(shard_->lease());
+        const ConnectionLease lease(shard_);
         const tcp::Tcb& t = connection_->tcb;
         shown.id.tcp_state = uint16_t(t.state);
         n.rx_queue_bytes = tcp::unread_bytes(t);

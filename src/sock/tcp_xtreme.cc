@@ -17,9 +17,8 @@ constexpr uint32_t kMostBytes = UINT16_MAX;  // of one packet: vma_packet_desc_t
 bool TcpSocket::complete(Completions& out) {
     const Phase phase = phase_.load(std::memory_order_acquire);
     if (phase == Phase::kernel_listener || phase == Phase::listening) return accept_all(out);
-    Shard* const shard = shard_;
-    if (shard == nullptr) return true;
-    LeaseGuard lease(shard->lease());
+    if (shard_ == nullptr) return true;
+    const ConnectionLease lease(shard_);
     if (connection_ == nullptr) return true;
     if (connection_->leaving) return false;
     bool any = false;

@@ -14,7 +14,12 @@ from netns import eventually
 from viewed import PORT
 
 ECHOES = 10
+CYCLE = bytes(range(251)) * 5
 GROUP = "239.7.7.7"
+
+
+def piece_of(number):
+    return CYCLE[number * 1000 % 251:][:1000]
 
 
 class Case(viewed.Viewed):
@@ -178,6 +183,7 @@ class Turns(Case):
     """A socket that threads use one after the other, with a ring for each of them. What comes is under way whenever it moves."""
 
     WINDOW = 48  # datagrams, or pieces of a stream
+    connects = None  # a peer, when the program listens
 
     def turns(self, kind, threads=3, ratio="5", logic="20", receiving=None, **env):
         self.sent = self.back = 0
@@ -209,6 +215,48 @@ class Turns(Case):
 
     def came_back(self, peer):
         self.assertEqual(peer.recv(100), b"%d" % self.back, self.program.out)
+        self.back += 1
+
+    def started(self):
+        if self.connects:
+            self.program.expect("(?m)^listening$", 20)
+            self.connects.connect((self.b.ip, PORT))
+            self.connects = None
+
+    def connected(self, kind, **env):
+        """The peer of a connection that the program accepts or makes."""
+        if kind == "connect":
+            with self.a.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+                listener.bind((self.a.ip, PORT))
+                listener.listen(1)
+                listener.settimeout(20)
+                self.turns(kind, PEER=self.a.ip, **env)
+                peer = listener.accept()[0]
+        else:
+            peer = self.connects = self.a.socket(socket.AF_INET, socket.SOCK_STREAM)
+            peer.settimeout(20)
+            self.turns(kind, VMA_LISTEN_EAGER="1", **env)
+        self.addCleanup(peer.close)
+        peer.settimeout(20)
+        return peer
+
+    def stream(self, peer, done=None, pieces=200):
+        """As talk(): of a stream of ring_turns.py."""
+        begun = self.sent
+        while not done() if done else self.sent == begun:
+            for _ in range(pieces):
+                peer.sendall(piece_of(self.sent))
+                self.sent += 1
+                if self.sent - self.back == self.WINDOW:
+                    self.text_came_back(peer)
+        while self.back < self.sent:
+            self.text_came_back(peer)
+
+    def text_came_back(self, peer):
+        got = b""
+        while len(got) < 1000 and (more := peer.recv(1000 - len(got))):
+            got += more
+        self.assertEqual(got, piece_of(self.back), self.program.out)
         self.back += 1
 
     def shown(self):
@@ -243,10 +291,12 @@ class Turns(Case):
         """Two turns: `wanted` of what is shown."""
         self.turns(*words, **env)
         peer = self.peer()
-        for _ in range(2):
+        for turn in range(3):
+            # The thread before notices with what comes next.
+            self.talk(peer, lambda t=turn: f"turn {t}\n" in self.program.out)
             self.talk(peer)
-            self.next_turn()
-        self.talk(peer)
+            if turn < 2:
+                self.next_turn()
         shown = self.shown()
         self.assertEqual(wanted(*shown), True, shown)
         self.end()
@@ -261,12 +311,59 @@ class Turns(Case):
         """VMA_RING_MIGRATION_RATIO_TX: what is received stays where it is."""
         def wanted(rings, received, sent, refused, frames):
             return (rings, received, sent, refused) == ([0], 0, 2, 0) and frames[0][0] == self.sent and \
-                all(f[1] >= 400 for f in frames) and sum(f[1] for f in frames) == self.sent
+                len(frames) == 3 and all(f[1] >= 400 for f in frames) and sum(f[1] for f in frames) == self.sent
         self.stay(wanted, "udp", VMA_RING_MIGRATION_RATIO_RX="-1")
 
     def test_that_cannot(self):
         """Groups are copied to a ring, not steered: their members stay, and say so."""
         self.stay(lambda rings, received, sent, refused, frames: (rings, received) == ([0], 0) and refused > 10, "member")
+
+    def moves_of(self, kind, count):
+        peer = self.connected(kind)
+        self.stream(peer)
+        for moves in range(1, count + 1):
+            self.next_turn()
+            self.stream(peer, self.moved(moves))
+        rings, received, sent, refused, frames = self.shown()
+        self.assertEqual((len(rings), received, sent, refused), (1, count, 0, 0))
+        self.assertGreater(len(frames), 1)
+        for f in frames:
+            self.assertGreater(min(f), 5, frames)
+        return peer
+
+    def test_connection(self):
+        """VMA_RING_MIGRATION_RATIO_RX: every byte, both ways, of one that is accepted and one that is made."""
+        for kind in ("accept", "connect"):
+            with self.subTest(kind=kind):
+                peer = self.moves_of(kind, 4)
+                self.end()
+                self.assertEqual(peer.recv(1), b"")
+
+    def test_rescue(self):
+        """What a program that is killed had written after a move arrives: its broker finds the connection in the ring that has it."""
+        peer = self.connected("accept", DIE="1")
+        self.stream(peer)
+        for moves in (1, 2, 3):
+            self.next_turn()
+            self.stream(peer, self.moved(moves))
+        self.program.stdin.close()
+        written = int(self.program.expect(r"written (\d+)", timeout=20).group(1))
+        self.assertEqual(self.program.wait(20), -9, self.program.out)
+        self.assertGreater(written, 60000)
+        got = bytearray()
+        while data := peer.recv(1 << 16):
+            got += data
+        pieces = written // 1000 + 1
+        self.assertEqual(got, b"".join(map(piece_of, range(pieces)))[:written])
+
+    def test_never_of_a_connection(self):
+        peer = self.connected("accept", ratio="-1")
+        for turn in range(3):
+            self.stream(peer, lambda t=turn: f"turn {t}\n" in self.program.out)
+            self.stream(peer)
+            self.next_turn()
+        self.assertEqual(self.shown()[:4], ([0], 0, 0, 0))
+        self.end()
 
 
 if __name__ == "__main__":

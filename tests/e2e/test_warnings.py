@@ -133,8 +133,8 @@ class Said(Talk):
             self.assertEqual(done.out.count("netserver forks for each test"), told, done.out)
 
     def test_settings(self):
-        out = self.talk(**self.quiet(VMA_RX_POLL="x", VMA_RING_MIGRATION_RATIO_TX="1", VMA_RX_POLL_YIELD="1000", VMA_RX_POL="1", XLIO_STRQ="1"))
-        self.said_once(out, 'VMA_RX_POLL="x": not a number; expected -1..100000000', "VMA_RING_MIGRATION_RATIO_TX=1 has no effect in this",
+        out = self.talk(**self.quiet(VMA_RX_POLL="x", VMA_RX_POLL_YIELD="1000", VMA_RX_POL="1", XLIO_STRQ="1"))
+        self.said_once(out, 'VMA_RX_POLL="x": not a number; expected -1..100000000',
                        "VMA_RX_POLL_YIELD has no effect: A wait that goes on polling offers its CPU",
                        "VMA_RX_POL is not a variable of this library; the nearest is VMA_RX_POLL", "XLIO_STRQ is ignored")
 

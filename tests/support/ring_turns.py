@@ -7,10 +7,12 @@ looked at as it comes, and sent back:
     accept   a connection that the first thread accepts at PORT: pieces of 1000 bytes of a stream in which byte i is i % 251
     connect  the same of a connection to PEER of the environment, PORT
 
-Prints "wrong ..." and ends where something is not as it must be. Ends at the end of standard input.
+Prints "wrong ..." and ends where something is not as it must be. Ends at the end of standard input: with DIE in the environment it
+first writes to the connection as many pieces from 0 on as fit, prints "written N", and kills itself.
 """
 
 import os
+import signal
 import socket
 import sys
 import threading
@@ -83,6 +85,14 @@ def main():
         with changed:
             turn[0] += 1
             changed.notify_all()
+    if "DIE" in os.environ:
+        written = 0
+        try:
+            while True:
+                written += sockets[0].send(piece(written // PIECE)[written % PIECE:], socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            print("written", written, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 main()

@@ -39,9 +39,13 @@ class Viewed(case.NetCase):
         self.program = self.python(self.b, script, self.b.ip, PORT, *words, preload=True, start=True, stdin=subprocess.PIPE,
                                    env={"VMA_STATS_SHMEM_DIR": self.folder, "VMA_TRACELEVEL": "warning",
                                         "VMA_STATS_FILE": os.path.join(self.folder, "closed.%d"), **env})
+        self.started()
         self.pid = int(self.program.expect(r"ready (\d+)", timeout=60).group(1))
         self.fds = {name: int(fd) for name, fd in re.findall(r"(?m)^(\w+) (\d+)$", self.program.out) if name != "ready"}
         self.page = os.path.join(self.folder, f"vmastat.{self.pid}")
+
+    def started(self):
+        """What a program waits for before it says that it is ready."""
 
     def stats(self, *args, status=0, prefix=(), tool=None):
         done = self.b.run([tool or binary("vma_stats"), "-k", self.folder, *args], timeout=60, prefix=prefix)

@@ -152,4 +152,36 @@ Status import_snapshot(Tcb& t, const Snapshot& s, ByteView unacked, ByteView unr
     return {};
 }
 
+// BBR's model counts deliveries from the beginning of the connection.
+bool is_quiet(const Tcb& t) {
+    return t.state == State::ESTABLISHED && !t.orphan && !t.read_shutdown && !t.rst_due &&
+           t.error == 0 && !t.snd.urgent && !t.rcv.urgent && !t.snd.fin_queued && !t.rcv.fin_seen &&
+           t.ooo.empty() && t.kept.charge() == 0 && t.loss.state == Recovery::open &&
+           t.loss.dup_acks == 0 && !t.loss.tlp.out && !t.loss.rto_head && !t.loss.frto &&
+           t.timers.retries == 0 && t.timers.probes == 0 && t.timers.keepalives == 0 &&
+           t.timers.kind != Rtx::persist && t.timers.kind != Rtx::reorder && t.search.size == 0 &&
+           t.cc.kind != CcKind::bbr && t.snd.wnd != 0;
+}
+
+void carry_over(Tcb& t, const Tcb& from) {
+    t.snd.iss = from.snd.iss;
+    t.snd.mss = from.snd.mss;
+    t.snd.sml = from.snd.sml;
+    t.snd.pushed = from.snd.pushed;
+    t.snd.wl2 = from.snd.wl2;
+    t.rcv.irs = from.rcv.irs;
+    t.ts = from.ts;
+    t.ack = from.ack;
+    t.timers.delack_at = from.timers.delack_at;
+    t.timers.pace_at = from.timers.pace_at;
+    t.rtt = from.rtt;
+    t.cc = from.cc;
+    t.ecn = from.ecn;
+    t.search = from.search;
+    t.count = from.count;
+    t.busy = from.busy;
+    t.autotune = from.autotune;
+    t.soft_error = from.soft_error;
+}
+
 }  // namespace vma::tcp

@@ -51,4 +51,11 @@ size_t export_unread(Tcb& t, size_t skip, void* to, size_t n);
 Status import_snapshot(Tcb& t, const Snapshot& s, ByteView unacked, ByteView unread,
                        const TcpConfig& cfg, TcpMemory& memory, PacketPool& pool, Instant now);
 
+// ---- From one shard to another of the same process, where more is known than a snapshot has.
+// Would a snapshot lose nothing that the peer or the application could see? Else it is soon.
+bool is_quiet(const Tcb& t);
+// Into a Tcb that import_snapshot() has just made of the quiet `from`: measurements, congestion control, who owes an
+// acknowledgement, counters.
+void carry_over(Tcb& t, const Tcb& from);
+
 }  // namespace vma::tcp

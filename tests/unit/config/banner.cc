@@ -456,10 +456,8 @@ TEST_F(SnapshotFiles, ARelativeNameIsThatOfTheStart) {
 TEST_F(SnapshotFiles, VariablesWithoutEffectAreTold) {
     write("");
     const std::string variable = "VMA_CONFIG_FILE=" + path();
-    unsigned planned = 0;
     for (const OptionRow& row : option_rows()) {
         if (row.effect != OptionEffect::planned) continue;
-        planned++;
         const std::string set = std::string(row.name) + "=" + option_default_text(row, true);
         const char* environment[] = {variable.c_str(), set.c_str()};
         const LoadedSnapshot s = load_snapshot(environment, {{}, "prog"});
@@ -469,7 +467,6 @@ TEST_F(SnapshotFiles, VariablesWithoutEffectAreTold) {
                     all.find("has no effect in this version (planned: ") != std::string::npos)
             << row.name << ": " << all;
     }
-    EXPECT_GT(planned, 0u);
 }
 
 TEST_F(SnapshotFiles, ABrokenFileAtStartKeepsTheRulesBeforeTheError) {

@@ -79,6 +79,20 @@ TEST(Lanes, AChoiceIsMadeOnceAndShared) {
     EXPECT_EQ(lanes.uses(lane), 0u);
 }
 
+TEST(Lanes, AMoveGivesBackWhatTheSocketHad) {
+    Lanes lanes;
+    LaneChoice socket;
+    const unsigned before = socket.make(lanes, of_thread(1), 0);
+    const LaneUse taken = lanes.take(of_thread(2), 0);
+    EXPECT_NE(taken.lane(), before);
+    socket.replace(lanes, taken);
+    EXPECT_EQ(socket.lane(), taken.lane());
+    EXPECT_EQ(lanes.uses(before), 0u);
+    EXPECT_EQ(lanes.uses(taken.lane()), 1u);
+    socket.give_back(lanes);
+    EXPECT_EQ(lanes.uses(taken.lane()), 0u);
+}
+
 TEST(LaneKey, IsOfWhatTheLogicSays) {
     const IpAddr here = IpAddr::v4(10, 0, 0, 1), there = IpAddr::v4(10, 0, 0, 2);
     const auto key = [&](RingLogic logic, int fd, const IpAddr& local, uint32_t user) {

@@ -87,6 +87,83 @@ TEST(Snapshot, MovesBothQueues) {
     EXPECT_EQ(unacked_bytes(b.t), 0u);
 }
 
+// Between two shards of a process: the peer sees nothing of it, and nothing has to be learned again.
+TEST(Snapshot, AQuietConnectionMovesWithoutATrace) {
+    Conn a;
+    a.cfg.timestamps = a.stamps = true;
+    a.established(1000, 2500, 4);
+    for (uint32_t i = 0; i < 20; i++) {
+        a.send(std::string(1000, 'p'));
+        a.pull_all();
+        a.now = a.now + Duration::millis(3);
+        a.recv({5001, 2001 + 1000 * i, kAck, "", 2500 >> 4});
+        a.pull_all();
+    }
+    a.recv({5001, 21001, kAck, "unread", 2500 >> 4});
+    a.send("on its way");
+    a.pull_all();
+    ASSERT_TRUE(is_quiet(a.t));
+    const Snapshot s = export_snapshot(a.t, a.now).value();
+    Conn b;
+    b.now = a.now;
+    const std::string unacked = unacked_of(a), unread = unread_of(a);
+    ASSERT_TRUE(import_snapshot(b.t, s, view(unacked), view(unread), a.cfg, *b.world.memory,
+                                *b.world.pool, b.now)
+                    .ok());
+    carry_over(b.t, a.t);
+    EXPECT_TRUE(is_quiet(b.t));
+    EXPECT_TRUE(b.pull_all().empty());
+    EXPECT_EQ(b.t.snd.iss, a.t.snd.iss);
+    EXPECT_EQ(b.t.snd.mss, a.t.snd.mss);
+    EXPECT_EQ(b.t.rcv.adv, a.t.rcv.adv);
+    EXPECT_EQ(b.t.cc.cwnd, a.t.cc.cwnd);
+    EXPECT_EQ(b.t.cc.ssthresh, a.t.cc.ssthresh);
+    EXPECT_EQ(b.t.rtt.srtt.ns, a.t.rtt.srtt.ns);
+    EXPECT_EQ(b.t.rtt.rto.ns, a.t.rtt.rto.ns);
+    EXPECT_EQ(b.t.rtt.min_rtt.ns, a.t.rtt.min_rtt.ns);
+    EXPECT_EQ(b.t.ts.value(b.now), a.t.ts.value(a.now));
+    EXPECT_EQ(b.t.timers.delack_at, a.t.timers.delack_at);
+    EXPECT_EQ(b.t.count.bytes_acked, 20000u);
+    EXPECT_EQ(b.t.count.data_segs_out, a.t.count.data_segs_out);
+    EXPECT_EQ(b.receive(), "unread");
+    b.stamps = true;
+    b.tsval = a.tsval;
+    b.recv({5007, 21011, kAck, "", 2500 >> 4});
+    EXPECT_EQ(unacked_bytes(b.t), 0u);
+}
+
+TEST(Snapshot, WhatASnapshotWouldLoseIsNotQuiet) {
+    struct Case {
+        const char* name;
+        void (*disturb)(Conn&);
+    };
+    const Case cases[] = {
+        {"text out of order",
+         [](Conn& c) {
+             c.recv({5101, 1001, kAck, "later"});
+         }},
+        {"urgent text", [](Conn& c) { c.t.rcv.urgent = true; }},
+        {"a direction shut down", [](Conn& c) { shutdown_read(c.t); }},
+        {"the peer's FIN",
+         [](Conn& c) {
+             c.recv({5001, 1001, kAck | kFin});
+         }},
+        {"a timeout",
+         [](Conn& c) {
+             c.send("lost");
+             c.pull_all();
+             c.pass(Duration::seconds(3));
+         }},
+    };
+    for (const Case& each : cases) {
+        Conn c;
+        c.established(1000);
+        EXPECT_TRUE(is_quiet(c.t)) << each.name;
+        each.disturb(c);
+        EXPECT_FALSE(is_quiet(c.t)) << each.name;
+    }
+}
+
 TEST(Snapshot, LostFlightIsRepeated) {
     Conn a;
     a.established(1000);
