@@ -2,6 +2,7 @@
 the frames that each ring has had; and that nothing comes twice or not at all."""
 
 import os
+import random
 import re
 import socket
 import subprocess
@@ -183,7 +184,7 @@ class Turns(Case):
     """A socket that threads use one after the other, with a ring for each of them. What comes is under way whenever it moves."""
 
     WINDOW = 48  # datagrams, or pieces of a stream
-    connects = None  # a peer, when the program listens
+    connects, others = None, ()  # peers, when the program listens
 
     def turns(self, kind, threads=3, ratio="5", logic="20", receiving=None, **env):
         self.sent = self.back = 0
@@ -220,8 +221,9 @@ class Turns(Case):
     def started(self):
         if self.connects:
             self.program.expect("(?m)^listening$", 20)
-            self.connects.connect((self.b.ip, PORT))
-            self.connects = None
+            for peer in (self.connects, *self.others):
+                peer.connect((self.b.ip, PORT))
+            self.connects, self.others = None, ()
 
     def connected(self, kind, **env):
         """The peer of a connection that the program accepts or makes."""
@@ -252,11 +254,15 @@ class Turns(Case):
         while self.back < self.sent:
             self.text_came_back(peer)
 
-    def text_came_back(self, peer):
+    @staticmethod
+    def received(peer):
         got = b""
         while len(got) < 1000 and (more := peer.recv(1000 - len(got))):
             got += more
-        self.assertEqual(got, piece_of(self.back), self.program.out)
+        return got
+
+    def text_came_back(self, peer):
+        self.assertEqual(self.received(peer), piece_of(self.back), self.program.out)
         self.back += 1
 
     def shown(self):
@@ -332,12 +338,42 @@ class Turns(Case):
         return peer
 
     def test_connection(self):
-        """VMA_RING_MIGRATION_RATIO_RX: every byte, both ways, of one that is accepted and one that is made."""
-        for kind in ("accept", "connect"):
+        """VMA_RING_MIGRATION_RATIO_RX: every byte, both ways, of one that is accepted, also while another thread sends by it, and of
+        one that is made."""
+        for kind in ("accept", "split", "connect"):
             with self.subTest(kind=kind):
                 peer = self.moves_of(kind, 4)
                 self.end()
                 self.assertEqual(peer.recv(1), b"")
+
+    def test_pool(self):
+        """Connections that a pool of threads serves in turns, whoever is free: they move all the time, and every byte comes back."""
+        seed = random.randrange(1 << 30)
+        print(f"seed {seed}", file=sys.stderr)
+        self.connects = self.a.socket(socket.AF_INET, socket.SOCK_STREAM)
+        peers = [self.connects] + [self.a.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(7)]
+        for peer in peers:
+            self.addCleanup(peer.close)
+            peer.settimeout(20)
+        self.others = peers[1:]
+        self.begin("ring_pool.py", 4, len(peers), seed, VMA_LISTEN_EAGER="1", **dict.fromkeys(
+            ("VMA_RING_MIGRATION_RATIO_RX", "VMA_RING_MIGRATION_RATIO_TX"), "1"), **dict.fromkeys(
+                ("VMA_RING_ALLOCATION_LOGIC_RX", "VMA_RING_ALLOCATION_LOGIC_TX"), "20"))
+        rng, sent, back = random.Random(seed), [0] * len(peers), [0] * len(peers)
+        for _ in range(4000):
+            i = rng.randrange(len(peers))
+            peers[i].sendall(piece_of(sent[i]))
+            sent[i] += 1
+            while sent[i] - back[i] > rng.randint(0, 20):
+                self.assertEqual(self.received(peers[i]), piece_of(back[i]))
+                back[i] += 1
+        for i, peer in enumerate(peers):
+            while back[i] < sent[i]:
+                self.assertEqual(self.received(peer), piece_of(back[i]))
+                back[i] += 1
+        _, by_fd = self.json()
+        self.assertGreater(sum(s["counters"]["rx_migrations"] for s in by_fd.values() if "counters" in s), len(peers))
+        self.end()
 
     def test_rescue(self):
         """What a program that is killed had written after a move arrives: its broker finds the connection in the ring that has it."""

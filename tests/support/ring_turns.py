@@ -5,6 +5,7 @@ looked at as it comes, and sent back:
     udp      bound to IP and PORT: datagrams are numbers from 0 on, in order
     member   the same, in group 239.7.7.7
     accept   a connection that the first thread accepts at PORT: pieces of 1000 bytes of a stream in which byte i is i % 251
+    split    the same, and a thread of its own sends it back
     connect  the same of a connection to PEER of the environment, PORT
 
 Prints "wrong ..." and ends where something is not as it must be. Ends at the end of standard input: with DIE in the environment it
@@ -12,6 +13,7 @@ first writes to the connection as many pieces from 0 on as fit, prints "written 
 """
 
 import os
+import queue
 import signal
 import socket
 import sys
@@ -29,9 +31,9 @@ def piece(number):
 def main():
     ip, port, kind, threads = sys.argv[1:]
     port, threads = int(port), int(threads)
-    is_stream = kind in ("accept", "connect")
+    is_stream = kind in ("accept", "split", "connect")
     turn, changed, done = [0], threading.Condition(), [0]
-    listener = socket.create_server((ip, port)) if kind == "accept" else None
+    listener = socket.create_server((ip, port)) if kind in ("accept", "split") else None
     if listener:
         print("listening", flush=True)
 
@@ -60,12 +62,16 @@ def main():
                 if not data:
                     return
                 expect(data, piece(done[0]))
-                s.sendall(data)
+                if kind == "split":
+                    answers.put(data)
+                else:
+                    s.sendall(data)
             done[0] += 1
 
     def run(t):
         if t == 0:
             sockets.append(made())
+            threading.Thread(target=answer, daemon=True).start()
             print("0_0", sockets[0].fileno(), flush=True)
             print("ready", os.getpid(), flush=True)
         for mine in range(t, 1 << 30, threads):
@@ -78,7 +84,11 @@ def main():
                 running[0] = None
                 changed.notify_all()
 
-    sockets, running = [], [None]
+    def answer():
+        while True:
+            sockets[0].sendall(answers.get())
+
+    sockets, running, answers = [], [None], queue.SimpleQueue()
     for t in range(threads):
         threading.Thread(target=run, args=(t,), daemon=True).start()
     for _ in sys.stdin:
