@@ -172,7 +172,7 @@ std::vector<OptionChoice> option_choices(const OptionRow& row) {
     std::vector<OptionChoice> out;
     std::string_view rest = row.choices;
     while (!rest.empty()) {
-        const size_t end = std::min(rest.find('|'), rest.size());
+        const size_t end = size_t(std::find(rest.begin(), rest.end(), '|') - rest.begin());
         const std::string_view item = rest.substr(0, end);
         const size_t blank = item.find(' ');
         out.push_back({std::atoi(item.data()), item.substr(blank + 1)});
