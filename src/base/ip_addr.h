@@ -46,6 +46,9 @@ struct IpAddr {
         static constexpr uint8_t prefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
         return std::memcmp(bytes.data(), prefix, 12) == 0;
     }
+    const uint8_t* v4_data() const {
+        return bytes.data() + 12;
+    }  // four bytes, network order; likewise
     uint32_t v4_host() const { return load_be32(bytes.data() + 12); }  // valid only if is_v4()
     bool is_any() const {
         if (is_v4()) return v4_host() == 0;

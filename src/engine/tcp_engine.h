@@ -23,6 +23,7 @@ namespace vma {
 class NetworkMonitor;
 class Reassembly4;
 class Shard;
+struct Tcp4View;
 
 // What a received tuple can lead to.
 struct TcpTarget {
@@ -305,6 +306,7 @@ class TcpEngine {
   private:
     struct Received;  // a parsed frame
 
+    bool input_unusual(Packet& frame, Tcp4View& view, Instant now);
     void to_connection(TcpConnection& c, Received& r, Instant now);
     void to_listener(TcpListener& l, Received& r, Instant now, Seq iss_above, bool has_iss);
     void to_half_open(TcpHalfOpen& h, Received& r, Instant now);

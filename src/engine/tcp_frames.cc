@@ -12,8 +12,7 @@
 #include "stack/reassembly4.h"
 #include "wire/checksum.h"
 #include "wire/icmp.h"
-#include "wire/ipv4.h"
-#include "wire/tcp.h"
+#include "wire/tcp4.h"
 
 namespace vma {
 
@@ -45,54 +44,46 @@ tcp::SegmentHead plain_head(const tcp::Tcb& t) {
 TxFrame TcpEngine::build_segment(const tcp::SegmentHead& head, const TcpPath& path,
                                  const FlowTuple& tuple, uint16_t ip_id,
                                  const tcp::SegmentPlan* plan, uint8_t* bytes) const {
-    const uint32_t payload = plan ? plan->payload_len : 0;
-    const auto options = emit_tcp_options(head.opt, ByteSpan(bytes + 54, 40));
+    const auto options = emit_tcp_options(head.opt, ByteSpan(bytes + kTcp4Head, 40));
     if (!options) return {};
-    const uint32_t tcp_len = kTcpSize + *options + payload;
-    emit_ethernet({path.dst_mac, shard_.mac(), ethertype::ipv4, false, 0}, ByteSpan(bytes, 14));
-    Ipv4Header ip;
-    ip.src = tuple.local.addr.v4_host();
-    ip.dst = tuple.remote.addr.v4_host();
-    ip.total_len = uint16_t(std::min<uint32_t>(20 + tcp_len, 65535));
-    ip.id = ip_id;
-    ip.dont_fragment = true;
-    ip.tos =
+    Tcp4Head h;
+    h.from = shard_.mac();
+    h.to = path.dst_mac;
+    h.src = tuple.local.addr.v4_data();
+    h.dst = tuple.remote.addr.v4_data();
+    h.tos =
         uint8_t((path.tos & ~3u) | (head.ect ? 2u : 0u));  // ECN is TCP's, not the application's
-    ip.ttl = path.ttl;
-    ip.protocol = IPPROTO_TCP;
-    emit_ipv4(ip, ByteSpan(bytes + 14, 20));
-    TcpHeader header;
-    header.src_port = tuple.local.port;
-    header.dst_port = tuple.remote.port;
-    header.seq = head.seq;
-    header.ack = head.ack;
-    header.flags = head.flags;
-    header.header_len = uint8_t(kTcpSize + *options);
-    header.window = head.wnd;
-    header.urgent = head.urg;
-    const bool offload = shard_.caps().tx_checksum;
-    Checksum pseudo;
-    pseudo.add_pseudo_v4(ip.src, ip.dst, IPPROTO_TCP, uint16_t(tcp_len));
-    if (offload) header.checksum = pseudo.sum();
-    emit_tcp(header, ByteSpan(bytes + 34, 20));
+    h.ttl = path.ttl;
+    h.ip_id = ip_id;
+    h.src_port = tuple.local.port;
+    h.dst_port = tuple.remote.port;
+    h.seq = head.seq;
+    h.ack = head.ack;
+    h.flags = head.flags;
+    h.window = head.wnd;
+    h.urgent = head.urg;
+    h.options = *options;
+    h.payload = plan ? plan->payload_len : 0;
+    emit_tcp4(h, bytes);
 
     TxFrame frame;
-    frame.head = {bytes, 54 + *options};
+    frame.head = {bytes, kTcp4Head + *options};
     if (plan) {
         frame.payload = plan->slices;
         frame.payload_count = plan->slice_count;
-        frame.payload_len = payload;
+        frame.payload_len = plan->payload_len;
         frame.gso_size = plan->gso_size;
         frame.gso = plan->gso_size ? Gso::tcp_v4 : Gso::none;
     }
     frame.cwr = (head.flags & tcp::kCwr) != 0;
-    if (offload) {
-        frame.csum_start = 34;
+    if (shard_.caps().tx_checksum) {
+        frame.csum_start = kEthernetSize + kIpv4Size;
         frame.csum_offset = kTcpChecksumOffset;
     } else {
-        pseudo.add(ByteView(bytes + 34, kTcpSize + *options));
-        if (plan) pseudo.add_iovecs(plan->slices, plan->slice_count);
-        store_be16(bytes + 34 + kTcpChecksumOffset, pseudo.finish());
+        Checksum sum;  // the field has the pseudo header's, which is part of it
+        sum.add(ByteView(bytes + kEthernetSize + kIpv4Size, kTcpSize + *options));
+        if (plan) sum.add_iovecs(plan->slices, plan->slice_count);
+        store_be16(bytes + kEthernetSize + kIpv4Size + kTcpChecksumOffset, sum.finish());
     }
     return frame;
 }
@@ -334,43 +325,31 @@ void TcpEngine::flush(Instant now) {
 // ---- in
 
 void TcpEngine::input(Packet frame, Instant now) {
-    const auto ethernet = parse_ethernet(frame->view());
-    if (!ethernet.ok()) return drops_.add(ethernet.why());
-    const auto ip = parse_ipv4(ethernet->payload);
-    if (!ip.ok()) return drops_.add(ip.why());
-    if (ip->header.is_fragment()) {
-        DropReason why = DropReason::ip_fragment;
-        if (reassembly_) frame = reassemble(*reassembly_, std::move(frame), *ip, now, drops_, why);
-        if (reassembly_ && frame) return input(std::move(frame), now);
-        if (why != DropReason::none) drops_.add(why);
-        return;
-    }
-    if (ip->header.protocol == IPPROTO_ICMP) return icmp(frame, now);
-    if (ip->header.protocol != IPPROTO_TCP) return drops_.add(DropReason::ip_protocol);
-    const auto segment = parse_tcp(ip->payload);
-    if (!segment.ok()) return drops_.add(segment.why());
+    Tcp4View view;
+    if (!read_tcp4(frame->view(), view)) [[unlikely]]
+        if (!input_unusual(frame, view, now)) return;
+    Received r;
+    r.local = {IpAddr::v4_bytes(view.ip + 16), load_be16(view.tcp + 2)};
+    r.remote = {IpAddr::v4_bytes(view.ip + 12), load_be16(view.tcp)};
     if (!frame->meta.checksum_good) {
         Checksum sum;
-        sum.add_pseudo_v4(ip->header.src, ip->header.dst, IPPROTO_TCP,
-                          uint16_t(ip->payload.size()));
-        sum.add(ip->payload);
+        sum.add_pseudo_v4(r.remote.addr.v4_host(), r.local.addr.v4_host(), IPPROTO_TCP,
+                          view.tcp_len);
+        sum.add({view.tcp, view.tcp_len});
         if (sum.finish() != 0) return drops_.add(DropReason::tcp_checksum);
     }
-    Received r;
-    r.local = {IpAddr::v4(ip->header.dst), segment->header.dst_port};
-    r.remote = {IpAddr::v4(ip->header.src), segment->header.src_port};
-    r.peer_mac = ethernet->header.src;
+    r.peer_mac = MacAddr::from(frame->data + 6);
     tcp::SegView& seg = r.seg;
-    seg.seq = segment->header.seq;
-    seg.ack = segment->header.ack;
-    seg.wnd = segment->header.window;
-    seg.urg = segment->header.urgent;
-    seg.ecn = ip->header.tos & 3;
-    seg.flags = segment->header.flags;
-    seg.payload_len = uint32_t(segment->payload.size());
-    seg.payload_offset = uint32_t(segment->payload.data() - frame->data);
+    seg.seq = {load_be32(view.tcp + 4)};
+    seg.ack = {load_be32(view.tcp + 8)};
+    seg.flags = view.tcp[13];
+    seg.wnd = load_be16(view.tcp + 14);
+    seg.urg = load_be16(view.tcp + 18);
+    seg.ecn = view.ip[1] & 3;
+    seg.payload_len = view.tcp_len - uint32_t(view.header_len);
+    seg.payload_offset = uint32_t(view.tcp + view.header_len - frame->data);
     seg.gso_size = frame->meta.gso_size;
-    parse_tcp_options(segment->options, seg.opt);
+    parse_tcp_options({view.tcp + kTcpSize, view.header_len - kTcpSize}, seg.opt);
     seg.packet = std::move(frame);
     counters_.segments_in++;
 
@@ -398,6 +377,34 @@ void TcpEngine::input(Packet frame, Instant now) {
         case TcpTarget::Kind::time_wait:
             return to_time_wait(static_cast<TcpRemains&>(*target), r, now);
     }
+}
+
+// A frame with a tag, IP options or a fragment, an ICMP error, or nonsense. False: it is dealt with; true: `view` is of what `frame`
+// has become.
+bool TcpEngine::input_unusual(Packet& frame, Tcp4View& view, Instant now) {
+    const auto refuse = [&](DropReason why) { return drops_.add(why), false; };
+    const auto ethernet = parse_ethernet(frame->view());
+    if (!ethernet.ok()) return refuse(ethernet.why());
+    const auto ip = parse_ipv4(ethernet->payload);
+    if (!ip.ok()) return refuse(ip.why());
+    if (ip->header.is_fragment()) {
+        DropReason why = DropReason::ip_fragment;
+        if (reassembly_) frame = reassemble(*reassembly_, std::move(frame), *ip, now, drops_, why);
+        if (reassembly_ && frame)
+            input(std::move(frame), now);
+        else if (why != DropReason::none)
+            drops_.add(why);
+        return false;
+    }
+    if (ip->header.protocol == IPPROTO_ICMP) return icmp(frame, now), false;
+    if (ip->header.protocol != IPPROTO_TCP) return refuse(DropReason::ip_protocol);
+    const auto segment = parse_tcp(ip->payload);
+    if (!segment.ok()) return refuse(segment.why());
+    view.ip = ethernet->payload.data();
+    view.tcp = ip->payload.data();
+    view.tcp_len = uint16_t(ip->payload.size());
+    view.header_len = segment->header.header_len;
+    return true;
 }
 
 void TcpEngine::to_connection(TcpConnection& c, Received& r, Instant now) {

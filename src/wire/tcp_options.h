@@ -141,6 +141,14 @@ inline Result<uint32_t> emit_tcp_options(const TcpOptions& o, ByteSpan out) {
     if (o.has_fast_open &&
         (o.fast_open_len > o.fast_open.size() || o.fast_open_len % 2 != 0 || o.fast_open_len == 2))
         return Errno{EINVAL};
+    if (o.has_timestamps && out.size() >= 12 &&
+        !(o.has_mss | o.has_wscale | o.sack_permitted | o.has_fast_open) && o.sack_count == 0) {
+        // As above: what almost every segment has.
+        store_be32(out.data(), 0x0101080a);
+        store_be32(out.data() + 4, o.ts_val);
+        store_be32(out.data() + 8, o.ts_ecr);
+        return 12u;
+    }
     const uint32_t size = tcp_options_size(o);
     if (size > kTcpMaxOptions || size > out.size()) return Errno{EMSGSIZE};
     uint8_t* p = out.data();
