@@ -117,20 +117,11 @@ bool Arena::grow(size_t new_top) {
     return true;
 }
 
-// Classes alternate 2^k and 1.5 * 2^k. A block size that is a multiple of a power of two never lands in a class with a
-// smaller alignment, so rounding n up to its alignment is all that alignment needs.
-unsigned Arena::class_of(size_t n) {
-    if (n <= 32) return 0;
-    const unsigned k = 63 - unsigned(__builtin_clzl(n - 1));  // 2^k < n <= 2^(k+1), k >= 5
-    const bool half = n <= (size_t(3) << (k - 1));
-    return (k - 5) * 2 + (half ? 1 : 2);
-}
-
 size_t Arena::rounded(size_t n, size_t align) {
     assert(align != 0 && (align & (align - 1)) == 0 && align <= kPage);
     if (align < kMinAlign) align = kMinAlign;
     if (n == 0) n = 1;
-    return (n + align - 1) & ~(align - 1);
+    return round_up(n, align);
 }
 
 void* Arena::allocate(size_t n, size_t align) {

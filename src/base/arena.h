@@ -46,6 +46,26 @@ class Arena {
     // pages to the system, smaller ones stay with their size class.
     void free(void* p, size_t n, size_t align = kMinAlign);
 
+    // The same for blocks of one small size that come and go with every segment: a few instructions while one is free.
+    template <size_t n>
+    void* allocate_fixed() {
+        static_assert(n <= kMaxSmall);
+        constexpr unsigned c = class_of(round_up(n, kMinAlign));
+        FreeBlock* const block = classes_[c].free;
+        if (block == nullptr) [[unlikely]]
+            return allocate(n);
+        classes_[c].free = block->next;
+        in_use_ += class_size(c);
+        if (in_use_ > high_water_) high_water_ = in_use_;
+        return block;
+    }
+    template <size_t n>
+    void free_fixed(void* p) {
+        constexpr unsigned c = class_of(round_up(n, kMinAlign));
+        classes_[c].free = new (p) FreeBlock{classes_[c].free};
+        in_use_ -= class_size(c);
+    }
+
     // An object of T in the arena, null when full. T must not own memory outside the arena.
     template <class T, class... Args>
     T* make(Args&&... args) {
@@ -95,8 +115,18 @@ class Arena {
     };
 
     Arena(size_t reserve, size_t file_size, OwnFd* memfd);
-    static unsigned class_of(size_t n);
-    static size_t class_size(unsigned c) {
+    // Classes alternate 2^k and 1.5 * 2^k. A block size that is a multiple of a power of two never lands in a class with a
+    // smaller alignment, so rounding n up to its alignment is all that alignment needs.
+    static constexpr unsigned class_of(size_t n) {
+        if (n <= 32) return 0;
+        const unsigned k = 63 - unsigned(__builtin_clzl(n - 1));  // 2^k < n <= 2^(k+1), k >= 5
+        const bool half = n <= (size_t(3) << (k - 1));
+        return (k - 5) * 2 + (half ? 1 : 2);
+    }
+    static constexpr size_t round_up(size_t n, size_t align) {
+        return (n + align - 1) & ~(align - 1);
+    }
+    static constexpr size_t class_size(unsigned c) {
         return c % 2 ? size_t(48) << (c / 2) : size_t(32) << (c / 2);
     }
     static size_t rounded(size_t n, size_t align);

@@ -5,7 +5,7 @@
 #include <sys/syscall.h>
 
 #include <algorithm>
-#include <array>
+#include <cstring>
 #include <new>
 #include <utility>
 
@@ -33,6 +33,14 @@ int64_t receive_stamp(const PacketBuf& frame, int64_t realtime) {
 }  // namespace
 
 ReadySink* Shard::sink_ = nullptr;
+
+// Room for what one poll takes. Each of them is moved on, and the rest stays empty: there is nothing to destroy.
+union Shard::Batch {
+    Batch() { std::memset(static_cast<void*>(this), 0, sizeof *this); }
+    ~Batch() {}
+    Packet packets[kBatch];
+};
+static_assert(sizeof(Packet) == sizeof(void*), "a null pointer is an empty one");
 
 Shard* Shard::make(const Parts& parts) {
     Arena& arena = *parts.arena;
@@ -116,7 +124,8 @@ unsigned Shard::poll() {
     if (ring_ == nullptr) return 0;
     if (!InternalThread::is_current())
         polls_.store(polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-    std::array<Packet, kBatch> batch;
+    Batch there;
+    const std::span<Packet> batch = there.packets;
     const unsigned n = ring_->recv(batch);
     if (n == 0) {
         // Deadlines of connections are looked at now and then also while nothing arrives.
@@ -129,7 +138,7 @@ unsigned Shard::poll() {
     full_polls_++;
     if (n > drained_max_) drained_max_ = n;
     const Instant now = monotonic_now();
-    if (clock_) clock_->convert({batch.data(), n}, now, *ring_);
+    if (clock_) clock_->convert(batch.first(n), now, *ring_);
     int64_t realtime = 0;
     bool tcp = false;
     if (!stats::capturing()) [[likely]] {

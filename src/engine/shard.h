@@ -230,6 +230,7 @@ class Shard {
 
     static ReadySink* sink_;
     static constexpr unsigned kBatch = 16;
+    union Batch;
 
     Arena* arena_ = nullptr;
     Lease* lease_ = nullptr;  // in the arena: a forked child must see whether it is held

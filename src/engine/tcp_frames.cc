@@ -184,7 +184,9 @@ void TcpEngine::queue_output(TcpConnection& c) {
 void TcpEngine::pull(TcpConnection& c, Instant now) {
     c.output_hook.unlink();
     if (c.held) return;
-    if (shard_.caps().pushes_back) {
+    if (tcp::at_rest(c.tcb)) {
+        // Only a deadline may have moved.
+    } else if (shard_.caps().pushes_back) {
         pull_with_room(c, now);
         const bool over = c.tcb.state == tcp::State::CLOSED && !c.tcb.rst_due;
         if (over && c.owner == nullptr && !c.news_hook.linked()) news_.push_back(c);

@@ -170,11 +170,8 @@ class TcpTransfer final : public WaitTarget {
                 engine.absorb(*socket_.connection_, actions, now);
         }
         if (now.ns) {
-            // The reader made room: a window update may be due.
-            if (!(r.flags & MSG_PEEK)) {
-                engine.pull(*socket_.connection_, now);
-                engine.flush(now);
-            }
+            // The reader made room: if a window update is due, absorb() has said so.
+            if (!(r.flags & MSG_PEEK)) engine.flush(now);
             socket_.note_read();
             socket_.update_ready();
         }

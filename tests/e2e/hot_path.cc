@@ -253,7 +253,6 @@ void Stage::tcp(std::string_view counted, long times) {
                   "nothing came");
             if (actions.events || actions.has_reply)
                 server.shard->tcp().absorb(*both.passive, actions, now);
-            server.shard->tcp().pull(*both.passive, now);
             server.shard->tcp().flush(now);
         });
         client.look(counted == "tcp_ack");

@@ -223,6 +223,9 @@ uint32_t new_text(Tcb& t, uint32_t mss, Instant now) {
     if (unsent == 0 || window <= 0) return 0;
     const uint32_t pipe = t.board.pipe(t.snd.una, t.snd.nxt);
     const uint32_t quota = t.cc.cwnd > pipe ? t.cc.cwnd - pipe : 0;
+    // A message that fits one segment and every window, without the divisions that follow.
+    if (unsent < mss && unsent <= std::min(quota, uint32_t(window)))
+        return may_send_short(t) ? unsent : 0;
     uint32_t n = std::min({unsent, uint32_t(window), plan_limit(t, mss)});
     if (n > quota) {
         n = quota / mss * mss;
@@ -258,7 +261,7 @@ bool emit_text(Tcb& t, Instant now, SegmentPlan& p, uint32_t n, uint32_t mss) {
     if (!t.board.sent(*t.memory, start, end, now, t.loss.delivered, mss)) return false;
     stamp_rate(t, *t.board.tail, first, now);
     t.snd.nxt = end;
-    if (n % mss != 0) t.snd.sml = end;
+    if (n < mss ? n != 0 : n % mss != 0) t.snd.sml = end;
     uint8_t flags = 0;
     // PSH where the application's data ends, and at least every half window (Linux's forced push).
     if (n > 0 && (last || end > t.snd.pushed + t.snd.max_wnd / 2)) {
@@ -404,11 +407,16 @@ bool next_segment(Tcb& t, Instant now, SegmentPlan& p) {
         default:
             break;
     }
-    // Nothing in flight, nothing to send, as most pulls of a receiver find it: what follows would come to the same.
-    if (t.flight() == 0 && !t.loss.tlp.due &&
+    // Nothing to send or to repeat, as most pulls find it: what follows would come to the same.
+    if (!t.loss.tlp.due && t.board.next_lost() == nullptr &&
         (t.snd.fin_sent || (t.write_seq() == t.snd.nxt && !t.snd.fin_queued))) {
-        t.rate.app_limited = std::max<uint64_t>(t.loss.delivered, 1);
-        if (t.busy.now != Busy::idle) note_busy(t, now);
+        if (t.flight() == 0) {
+            t.rate.app_limited = std::max<uint64_t>(t.loss.delivered, 1);
+            if (t.busy.now != Busy::idle) note_busy(t, now);
+        } else {
+            note_app_limited(t);
+            note_busy(t, now);
+        }
         return plan_probe(t, now, p) || plan_ack(t, now, p);
     }
     if (plan_tail_probe(t, now, p) || plan_retransmission(t, now, p) || plan_text(t, now, p))

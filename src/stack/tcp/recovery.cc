@@ -230,6 +230,14 @@ void advance(Tcb& t, const SegView& seg, AckResult& result, Actions& out) {
         out.set(kAllAcked);
 }
 
+// The persist timer runs. If the peer takes text again, output decides anew whether a probe is needed.
+void window_opened(Tcb& t) {
+    if (t.snd.wnd == 0) return;
+    t.timers.backoff = 0;
+    t.timers.probe_due = false;
+    disarm(t);
+}
+
 }  // namespace
 
 void update_window(Tcb& t, const SegView& seg) {
@@ -286,6 +294,17 @@ void enter_cwr(Tcb& t, Instant now) {
 }
 
 void process_ack(Tcb& t, const SegView& seg, Instant now, Actions& out) {
+    // Nothing is in flight, as when text comes to one who only reads: the window is all that can be new.
+    if (seg.ack == t.snd.una && t.flight() == 0 && !t.loss.tlp.out && seg.opt.sack_count == 0 &&
+        !seg.has(kEce)) {
+        update_window(t, seg);
+        t.timers.probes = 0;
+        if (t.timers.kind == Rtx::persist)
+            window_opened(t);
+        else if (t.timers.kind != Rtx::none)
+            disarm(t);
+        return;
+    }
     const uint32_t old_wnd = t.snd.wnd, reno_sacked = t.board.reno_sacked;
     AckNews news;
     AckResult& result = news.result;
@@ -326,12 +345,7 @@ void process_ack(Tcb& t, const SegView& seg, Instant now, Actions& out) {
     } else {
         grow(t, result.acked, news.flight_before, result.rtt_valid, now);
     }
-    if (t.timers.kind == Rtx::persist && t.snd.wnd > 0) {
-        // The window opened: output decides anew whether a probe is needed.
-        t.timers.backoff = 0;
-        t.timers.probe_due = false;
-        disarm(t);
-    }
+    if (t.timers.kind == Rtx::persist) window_opened(t);
     // A sacked segment restarts the timer only if it left before the head did: else the head would never time out.
     const bool sacked_early = result.sacked > 0 && result.rtt_valid && t.board.head != nullptr &&
                               result.rtt_sent < t.board.head->sent;

@@ -34,14 +34,14 @@ void TcpMemory::give_chunk(SendChunk* chunk) {
 }
 
 TxRange* TcpMemory::take_range() {
-    void* raw = arena_->allocate(sizeof(TxRange));
+    void* raw = arena_->allocate_fixed<sizeof(TxRange)>();
     if (raw == nullptr) return nullptr;
     ++ranges_out_;
     return new (raw) TxRange;
 }
 
 void TcpMemory::give_range(TxRange* range) {
-    arena_->free(range, sizeof(TxRange));
+    arena_->free_fixed<sizeof(TxRange)>(range);
     --ranges_out_;
 }
 
@@ -106,6 +106,12 @@ void SendBuffer::acknowledge(TcpMemory& memory, Seq una) {
 }
 
 uint32_t SendBuffer::slices(Seq from, uint32_t n, iovec* out, unsigned max, uint16_t* count) {
+    // The newest bytes, as of a short message that leaves at once.
+    if (tail != nullptr && from + n == end() && n > 0 && n <= tail->end - tail->begin && max > 0) {
+        out[0] = {tail->data() + tail->end - n, n};
+        *count = 1;
+        return n;
+    }
     SendChunk* chunk = head;
     Seq at = start;
     Hint* hint = &hints[0];

@@ -11,6 +11,8 @@
 // All calls on one Tcb are made under its shard's lease. None blocks, allocates outside of TcpMemory, or calls back.
 #pragma once
 
+#include <algorithm>
+
 #include "stack/isn.h"
 #include "stack/tcp/tcb.h"
 
@@ -79,6 +81,13 @@ bool reset_for(const SegView& seg, SegmentHead& out);
 // The next segment to put on the wire, already accounted as sent (a frame that the ring then loses is a lost segment).
 // False: nothing to send now.
 bool next_segment(Tcb& t, Instant now, SegmentPlan& out);
+// Would it find nothing and change nothing, as for who has just read? False when that takes more than a look.
+inline bool at_rest(const Tcb& t) {
+    return t.state == State::ESTABLISHED && t.flight() == 0 && t.write_seq() == t.snd.nxt &&
+           !t.ack.now && !t.rst_due && !t.snd.fin_queued && !t.timers.probe_due &&
+           !t.loss.tlp.due && t.busy.now == Busy::idle &&
+           t.rate.app_limited >= std::max<uint64_t>(t.loss.delivered, 1);
+}
 
 // ---- time (timers.cc)
 
