@@ -120,6 +120,30 @@ class Perftest(SoftHca):
         self.perftest("ib_atomic_lat", "-A", "CMP_AND_SWAP")
 
 
+class Mlx5(SoftHca):
+    """Devices of kind mlx5: their queues as mlx5dv.h has them, and verbs as of any other."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.env = {**cls.env, "SOFTHCA": ";".join(device + " kind=mlx5" for device in DEVICES.split(";")) + "; name=plain"}
+
+    def test_queues_by_the_libraries(self):
+        for device, said in (("left", "completed opcode 0 counter 0"), ("plain", "not mlx5")):
+            done = self.a.run([binary("mlx5_queues"), device], env=self.env)
+            self.assertEqual((done.rc, done.out.strip()), (0, said))
+
+    def test_perftest(self):
+        out = self.pair("ib_write_lat", "-d", "left", "-x", "1", "-F", "-n", "200", port=18515)
+        self.assertRegex(out, rf"(?m)^ \d+ +200 +{NUMBER}")
+
+    def test_raw_ethernet(self):
+        left, right = "02:00:00:00:00:0a", "02:00:00:00:00:0b"
+        out = self.pair("raw_ethernet_lat", "-n", "500", "-s", "200", server=["-d", "right", "--server", "-B", right, "-E", left],
+                        client=["-d", "left", "--client", "-B", left, "-E", right])
+        self.assertRegex(out, rf"(?m)^ 200 +500 +{NUMBER}")
+
+
 class Ring(SoftHca):
     """libvma's verbs ring between two namespaces; their veth carries only what the kernel sends for itself, such as ARP."""
 

@@ -17,6 +17,9 @@ class Wire final : public testing::Environment {
         setenv("SOFTHCA_WIRE", path_.c_str(), 1);
         setenv("SOFTHCA",
                "name=left mac=02:00:00:00:00:0a; name=right mac=02:00:00:00:00:0b; "
+               "name=queues mac=02:00:00:00:00:0d kind=mlx5 engine=kick; "
+               "name=fast mac=02:00:00:00:00:0e kind=mlx5 engine=kick strict=0; "
+               "name=thread mac=02:00:00:00:00:0f kind=mlx5; "
                "name=poor mac=02:00:00:00:00:0c max_tso=0 flow_tag=0 timestamps=0 rx_checksum=0",
                1);
     }

@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "softhca/mlx5/engine.h"
+
 namespace softhca {
 namespace {
 
@@ -70,6 +72,9 @@ void fill_station(Context& c) {
 
 }  // namespace
 
+Context::Context() = default;
+Context::~Context() = default;
+
 Wire* process_wire() {
     static std::mutex mutex;
     static Wire* wire = nullptr;
@@ -100,10 +105,12 @@ Context* open_context(Device& device) {
     c->verbs.sz = sizeof(verbs_context);
     set_operations(*c);
     fill_station(*c);
+    if (device.config.mlx5) c->engine = std::make_unique<mlx5::Engine>(*c);
     return c.release();
 }
 
 void close_context(Context* c) {
+    c->engine.reset();
     c->wire->leave(c->index);
     Notifier::drop(c->async_path, c->ibv()->async_fd);
     delete c;

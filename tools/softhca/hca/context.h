@@ -20,6 +20,9 @@
 namespace softhca {
 
 struct Qp;
+namespace mlx5 {
+class Engine;
+}
 
 // The owner's part of the station's file behind the tables. Control path only.
 class Heap {
@@ -42,6 +45,9 @@ struct Cq {
 };
 
 struct Context {
+    Context();
+    ~Context();
+
     verbs_context verbs{};  // first: ibv_context is its last member
     Device* device = nullptr;
     Wire* wire = nullptr;
@@ -56,6 +62,7 @@ struct Context {
     std::atomic<uint64_t> looked_ns[kMaxStations] = {};  // when a receiver was last seen to live
     Cq* cqs[kMaxCqs] = {};
     Qp* qps[kMaxQps] = {};
+    std::unique_ptr<mlx5::Engine> engine;  // of a device of kind mlx5
     std::string async_path;
 
     ibv_context* ibv() { return &verbs.context; }

@@ -6,6 +6,7 @@
 
 #include "softhca/hca/objects.h"
 #include "softhca/hca/queues.h"
+#include "softhca/mlx5/engine.h"
 
 namespace softhca {
 namespace {
@@ -76,6 +77,7 @@ int destroy_cq(ibv_cq* ibv) {
         for (const Qp* qp : c.qps)
             if (qp && (qp->ibv.qp_base.send_cq == ibv || qp->ibv.qp_base.recv_cq == ibv))
                 return EBUSY;
+        if (c.engine) c.engine->forget(cq);
         CqShared& s = c.station().cqs[cq.index];
         s.channel = 0;
         c.cqs[cq.index] = nullptr;

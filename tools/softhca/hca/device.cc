@@ -54,6 +54,7 @@ const NumberKey kNumbers[] = {
     {"max_qp_wr", 65536, [](DeviceConfig& c, uint64_t v) { c.max_qp_wr = uint32_t(v); }},
     {"max_sge", 32, [](DeviceConfig& c, uint64_t v) { c.max_sge = uint32_t(v); }},
     {"dm_bytes", 16 << 20, [](DeviceConfig& c, uint64_t v) { c.dm_bytes = v; }},
+    {"strict", 1, [](DeviceConfig& c, uint64_t v) { c.strict = v; }},
     {"frame_ring", 64 << 20, [](DeviceConfig& c, uint64_t v) { c.frame_ring = uint32_t(v); }},
 };
 
@@ -65,6 +66,14 @@ bool set_key(DeviceConfig& c, const std::string& key, const std::string& value) 
     if (key == "netdev") {
         c.netdev = value;
         return !value.empty() && value.size() < IFNAMSIZ;
+    }
+    if (key == "kind") {
+        c.mlx5 = value == "mlx5";
+        return c.mlx5 || value == "plain";
+    }
+    if (key == "engine") {
+        c.kicked = value == "kick";
+        return c.kicked || value == "thread";
     }
     if (key == "mac") return c.mac_given = parse_mac(value, c.mac);
     for (const NumberKey& n : kNumbers) {

@@ -21,6 +21,9 @@ struct DeviceConfig {
     uint32_t max_inline = 1024;
     uint32_t max_qp_wr = 32768, max_sge = 32;
     uint64_t dm_bytes = 256 << 10;
+    bool mlx5 = false;              // its queues can be seen (mlx5/engine.h)
+    bool kicked = false;            // these are worked on by softhca_kick() alone
+    bool strict = true;             // what they hold is compared with all that an entry must be
     uint32_t frame_ring = 4 << 20;  // bytes per raw QP, a power of two
 };
 

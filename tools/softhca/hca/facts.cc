@@ -24,8 +24,8 @@ int query_device(ibv_context* ibv, ibv_device_attr_ex* out) {
     a.node_guid = a.sys_image_guid = guid_of(d.mac);
     a.max_mr_size = UINT64_MAX;
     a.page_size_cap = 0xfffffffffffff000;
-    a.vendor_id = 0;
-    a.vendor_part_id = 0x5348;  // "SH"
+    a.vendor_id = d.mlx5 ? 0x02c9 : 0;
+    a.vendor_part_id = d.mlx5 ? 4119 : 0x5348;  // a ConnectX-5, or "SH"
     a.max_qp = int(kMaxQps - kFirstQp);
     a.max_qp_wr = int(d.max_qp_wr);
     a.device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_PORT_ACTIVE_EVENT |

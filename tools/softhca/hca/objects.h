@@ -67,7 +67,8 @@ struct Qp {
     WrBatch batch;
     RouteCache routes;  // raw
     uint32_t rate_kbps = 0;
-    bool extended = false;  // made with send_ops_flags
+    std::atomic<bool> receives_directly{false};  // mlx5: by its queue in memory
+    bool extended = false;                       // made with send_ops_flags
 };
 
 inline Qp& qp_of(ibv_qp* qp) { return *reinterpret_cast<Qp*>(qp); }

@@ -5,6 +5,7 @@
 #include "softhca/hca/objects.h"
 #include "softhca/hca/queues.h"
 #include "softhca/hca/transport.h"
+#include "softhca/mlx5/engine.h"
 #include "softhca/raw/raw.h"
 
 namespace softhca {
@@ -248,6 +249,7 @@ int destroy_qp(ibv_qp* ibv) {
             std::lock_guard raw(cq->raw_mutex);
             std::erase(cq->raw_qps, &qp);
         }
+        if (c.engine) c.engine->forget(qp);
         SharedLocked sending(s.send_lock);
         s.state = IBV_QPS_RESET;
         s.use = QpUse::free;
@@ -269,6 +271,7 @@ int modify_qp(ibv_qp* ibv, ibv_qp_attr* attr, int mask) {
     if (const int error = apply(c, s, *attr, mask)) return error;
     remember(qp.attr, *attr, mask);
     if (to == IBV_QPS_RESET) reset_queues(c, s);
+    if (to == IBV_QPS_RESET && c.engine) c.engine->reset(qp);
     s.state.store(to, std::memory_order_release);
     ibv->state = to;
     if (to == IBV_QPS_ERR) flush(c, *c.own, qp.index);

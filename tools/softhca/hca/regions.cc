@@ -38,7 +38,7 @@ ibv_mr* register_memory(ibv_pd* pd, void* addr, uint64_t length, uint64_t iova, 
     if (errno) return nullptr;
     std::lock_guard locked(c.control);
     Station& s = c.station();
-    for (uint32_t i = 1; i < kMaxMrs; i++) {
+    for (uint32_t i = 2; i < kMaxMrs; i++) {  // 0x100 ends lists of an mlx5 device: no key is that
         MrEntry& e = s.mrs[i];
         if (e.key.load(std::memory_order_relaxed)) continue;
         auto mr = std::make_unique<Mr>();

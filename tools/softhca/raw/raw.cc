@@ -49,12 +49,6 @@ struct Frame {
     }
 };
 
-// What somebody wants to go wrong with this request, once.
-ibv_wc_status injected(std::atomic<uint32_t>& fault) {
-    if (fault.load(std::memory_order_relaxed) == 0) return IBV_WC_SUCCESS;
-    return ibv_wc_status(fault.exchange(0));
-}
-
 class RawSender {
   public:
     RawSender(Context& c, Qp& qp) : c_(c), qp_(qp), shared_(shared(qp, c)) {}
@@ -129,9 +123,15 @@ class RawSender {
                 return IBV_WC_LOC_PROT_ERR;
             f.count = uint32_t(wr.num_sge);
         }
-        if (tso) return send_segments(wr, f);
+        if (tso)
+            return send_segments({static_cast<const uint8_t*>(wr.tso.hdr), size_t(wr.tso.hdr_sz)},
+                                 wr.tso.mss, f);
+        return send_frame(f, wr.send_flags & IBV_SEND_IP_CSUM);
+    }
+
+  public:
+    ibv_wc_status send_frame(Frame& f, bool sum) {
         if (f.bytes < 14 || f.bytes > c_.device->config.mtu + 18) return IBV_WC_LOC_LEN_ERR;
-        const bool sum = wr.send_flags & IBV_SEND_IP_CSUM;
         f.gather_head(sum);
         FlowFields fields;
         uint32_t l4;
@@ -142,11 +142,10 @@ class RawSender {
         return IBV_WC_SUCCESS;
     }
 
-    ibv_wc_status send_segments(const ibv_send_wr& wr, Frame& f) {
-        const uint32_t hdr = wr.tso.hdr_sz;
-        const ByteView headers(static_cast<const uint8_t*>(wr.tso.hdr), hdr);
+    ibv_wc_status send_segments(ByteView headers, uint32_t mss, Frame& f) {
+        const uint32_t hdr = uint32_t(headers.size());
         if (hdr < 54 || hdr > kHeadBytes || f.bytes + hdr > c_.device->config.max_tso ||
-            hdr + wr.tso.mss > c_.device->config.mtu + 18u)
+            hdr + mss > c_.device->config.mtu + 18u)
             return IBV_WC_LOC_LEN_ERR;
         FlowFields fields;
         uint32_t l4;
@@ -154,7 +153,7 @@ class RawSender {
         if (!l4 || fields.protocol != IPPROTO_TCP || l4 + 20 > hdr) return IBV_WC_LOC_QP_OP_ERR;
         uint32_t part = 0, used = 0;
         for (uint64_t done = 0; done < f.bytes;) {
-            const uint32_t n = uint32_t(std::min<uint64_t>(wr.tso.mss, f.bytes - done));
+            const uint32_t n = uint32_t(std::min<uint64_t>(mss, f.bytes - done));
             Frame segment;
             std::memcpy(segment.copied_head, headers.data(), hdr);
             segment.parts[segment.count++] = {segment.copied_head, hdr};
@@ -169,7 +168,7 @@ class RawSender {
                 if (used == f.parts[part].iov_len) part++, used = 0;
             }
             segment.bytes = hdr + n;
-            make_segment(segment.copied_head, hdr, fields, l4, uint32_t(done), n, wr.tso.mss,
+            make_segment(segment.copied_head, hdr, fields, l4, uint32_t(done), n, mss,
                          done + n == f.bytes);
             const bool summed = write_checksums(segment.copied_head, hdr, fields, l4,
                                                 segment.parts + 1, segment.count - 1);
@@ -180,6 +179,7 @@ class RawSender {
         return IBV_WC_SUCCESS;
     }
 
+  private:
     void out(const Frame& f, const FlowFields& fields, bool summed) {
         if (!c_.station().port_up.load(std::memory_order_relaxed))
             return;  // no carrier: nothing leaves
@@ -210,23 +210,20 @@ ibv_wc_status store(Context& c, const RecvQueue& q, const RecvWqe& wqe, const Fr
 // *error: a completion in error, so the others are to be flushed.
 unsigned receive_of(Context& c, bool timestamps, Qp& qp, unsigned count, Cqe* out, bool* error) {
     QpShared& s = shared(qp, c);
-    FrameRing& ring = *c.own->at<FrameRing>(s.frames);
-    uint64_t head = ring.head.load(std::memory_order_relaxed);
-    const uint64_t tail = ring.tail.load(std::memory_order_acquire);
-    if (head == tail) return 0;
-    const char* data = reinterpret_cast<const char*>(&ring + 1);
+    if (qp.receives_directly.load(std::memory_order_relaxed)) return 0;
+    const FrameRing& ring = *c.own->at<FrameRing>(s.frames);
+    if (ring.head.load(std::memory_order_relaxed) == ring.tail.load(std::memory_order_acquire))
+        return 0;
     RecvQueue& q = recv_queue_of(c.station(), s);
     SharedLocked locked(q.lock);
+    WaitingFrames frames(c, s);
     unsigned n = 0;
     bool failed = s.state.load(std::memory_order_relaxed) == IBV_QPS_ERR;
-    if (failed) head = tail;
-    while (n < count && head != tail && !failed) {
-        const FrameSlot& slot =
-            *reinterpret_cast<const FrameSlot*>(data + (head & (ring.bytes - 1)));
-        if (slot.length == FrameSlot::kWrap) {
-            head += ring.bytes - (head & (ring.bytes - 1));
-            continue;
-        }
+    if (failed) frames.drop_all();
+    while (n < count && !failed) {
+        const FrameSlot* const waiting = frames.first();
+        if (!waiting) break;
+        const FrameSlot& slot = *waiting;
         const uint32_t at = q.head.load(std::memory_order_relaxed);
         if (at == q.tail.load(std::memory_order_acquire))
             break;  // they wait for requests until the ring is full
@@ -246,15 +243,53 @@ unsigned receive_of(Context& c, bool timestamps, Qp& qp, unsigned count, Cqe* ou
         if (timestamps) e.timestamp = clock_ns();
         failed = e.status != IBV_WC_SUCCESS;
         q.head.store(at + 1, std::memory_order_release);
-        head += (sizeof(FrameSlot) + slot.length + 63) & ~uint64_t(63);
+        frames.take();
     }
-    ring.head.store(head, std::memory_order_release);
     *error = failed && s.state != IBV_QPS_ERR;
     if (*error) s.state = IBV_QPS_ERR;
     return n;
 }
 
 }  // namespace
+
+ibv_wc_status injected(std::atomic<uint32_t>& fault) {
+    if (fault.load(std::memory_order_relaxed) == 0) return IBV_WC_SUCCESS;
+    return ibv_wc_status(fault.exchange(0));
+}
+
+ibv_wc_status transmit(Context& c, Qp& qp, const RawFrame& frame) {
+    Frame f;
+    if (frame.count >= kMaxParts) return IBV_WC_LOC_QP_OP_ERR;
+    std::copy_n(frame.parts, frame.count, f.parts);
+    f.count = frame.count;
+    f.bytes = frame.bytes;
+    RawSender sender(c, qp);
+    return frame.tso_headers.empty() ? sender.send_frame(f, frame.checksum)
+                                     : sender.send_segments(frame.tso_headers, frame.mss, f);
+}
+
+WaitingFrames::WaitingFrames(const Context& c, const QpShared& qp)
+    : ring_(*c.own->at<FrameRing>(qp.frames)),
+      head_(ring_.head.load(std::memory_order_relaxed)),
+      tail_(ring_.tail.load(std::memory_order_acquire)) {}
+
+WaitingFrames::~WaitingFrames() { ring_.head.store(head_, std::memory_order_release); }
+
+const FrameSlot* WaitingFrames::first() {
+    const char* const data = reinterpret_cast<const char*>(&ring_ + 1);
+    while (head_ != tail_) {
+        const uint64_t at = head_ & (ring_.bytes - 1);
+        const auto* const slot = reinterpret_cast<const FrameSlot*>(data + at);
+        if (slot->length != FrameSlot::kWrap) return slot;
+        head_ += ring_.bytes - at;
+    }
+    return nullptr;
+}
+
+void WaitingFrames::take() {
+    if (const FrameSlot* const slot = first())
+        head_ += (sizeof(FrameSlot) + slot->length + 63) & ~uint64_t(63);
+}
 
 int post_raw(Context& c, Qp& qp, ibv_send_wr* wr, ibv_send_wr** bad) {
     return RawSender(c, qp).post(wr, bad);
