@@ -91,7 +91,9 @@ inline bool Shard::take_in(Packet frame, Instant now, int64_t& realtime) {
             return true;
         default:
             if (realtime == 0) realtime = realtime_ns();
-            udp_input(*udp_, std::move(frame), now, receive_stamp(*frame, realtime));
+            // Not in the call: arm64 evaluates arguments from the left.
+            const int64_t stamp = receive_stamp(*frame, realtime);
+            udp_input(*udp_, std::move(frame), now, stamp);
             return false;
     }
 }
