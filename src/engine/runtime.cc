@@ -21,6 +21,7 @@
 #include "config/warnings.h"
 #include "dev/packet/packet_ring.h"
 #include "engine/bereaved.h"
+#include "engine/frame_log.h"
 #include "engine/internal_thread.h"
 #include "engine/placement.h"
 #include "engine/segfault.h"
@@ -111,6 +112,7 @@ void start_log(const Options& options) {
     config.callback = reinterpret_cast<LogCallback>(options.log_cb_func_ptr);
     config.colours = options.log_colors && config.callback == nullptr && isatty(config.fd);
     log_configure(config);
+    frame_log_level_changed();
 }
 
 // The key that namespace_of() would see for a socket made now by this thread.
@@ -138,6 +140,7 @@ bool Runtime::start(bool secure) {
     LoadContext context;
     context.parse.pid = sys::getpid();
     context.parse.secure = secure;
+    context.parse.max_level = kMaxLogLevel;  // this file's: libvma-debug.so has one of its own
     context.program = program_name();
     LoadedSnapshot loaded = load_snapshot(environment_span(environ), context);
     s.notes = std::move(loaded.notes);

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -12,10 +13,14 @@
 #include "base/clock.h"
 #include "base/sys.h"
 #include "engine/device_clock.h"
+#include "engine/frame_log.h"
 #include "engine/internal_thread.h"
 
 namespace vma {
 namespace {
+
+// Ethernet with a tag, IPv4 and TCP, each with all its options.
+constexpr uint32_t kLoggedHead = 144;
 
 // The IP protocol of an IPv4 frame with or without a tag; 0 for anything else (the UDP path counts why).
 uint8_t protocol_of(const PacketBuf& frame) {
@@ -104,12 +109,17 @@ bool Shard::take_in_captured(Packet frame, Instant now, int64_t& realtime) {
     stats::CaptureSlot slot(uint32_t(ifindex_), stats::Direction::in, frame->len, realtime);
     slot.add(frame->data, frame->len);
     const DropCounters udp_before = udp_->drops, tcp_before = tcp_->drops();
+    // The stack may change the frame or give it away.
+    std::array<uint8_t, kLoggedHead> head;
+    const uint32_t length = frame->len, logged = std::min<uint32_t>(length, kLoggedHead);
+    std::memcpy(head.data(), frame->data, logged);
     const bool tcp = take_in(std::move(frame), now, realtime);
     DropReason drop = DropReason::none;
     for (unsigned i = 1; i < unsigned(DropReason::count); i++)
         if (udp_->drops.n[i] != udp_before.n[i] || tcp_->drops().n[i] != tcp_before.n[i])
             drop = DropReason(i);
     slot.finish(drop);
+    log_frame_in(ifindex_, {head.data(), logged}, length, drop);
     return tcp;
 }
 
@@ -120,6 +130,7 @@ void Shard::capture_sent(const TxFrame& frame) const {
     for (unsigned i = 0; i < frame.payload_count; i++)
         slot.add(frame.payload[i].iov_base, frame.payload[i].iov_len);
     slot.finish();
+    log_frame_out(ifindex_, frame.head, length);
 }
 
 unsigned Shard::poll() {

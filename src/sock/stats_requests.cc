@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "engine/frame_log.h"
 #include "engine/runtime.h"
 #include "sock/epoll.h"
 #include "sock/tcp_socket.h"
@@ -206,6 +207,7 @@ void set_log(const stats::Control& wish) {
     if (wish.log_level != stats::kKeep)
         log_set_level(
             LogLevel(std::clamp<int32_t>(wish.log_level, int(LogLevel::none), int(LogLevel::all))));
+    frame_log_level_changed();
     if (log_enabled(LogLevel::debug))
         for_each_own_socket([](Socket& socket, int) { socket.latency.turn(true); });
     if (wish.log_details != stats::kKeep) log_set_details(wish.log_details);

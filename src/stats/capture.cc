@@ -14,6 +14,7 @@
 #include "base/own_fd.h"
 #include "base/spin_lock.h"
 #include "base/sys.h"
+#include "stats/frame_watch.h"
 #include "stats/layout.h"
 #include "stats/page_file.h"
 
@@ -40,6 +41,8 @@ struct State {
     uint32_t viewer = 0;
     Instant viewer_until;
     std::atomic<bool> cut{false};
+    bool wanted = false;  // by the viewer
+    bool logged = false;  // watch_frames()
 };
 // Never destroyed: threads may still be in calls while exit handlers run.
 union ForEver {
@@ -52,9 +55,15 @@ State& state() { return g_forever.state; }
 CaptureHeader& header() { return *reinterpret_cast<CaptureHeader*>(state().memory); }
 uint64_t file_bytes() { return kCaptureData + state().bytes; }
 
+void want(bool wanted) {
+    State& s = state();
+    s.wanted = wanted;
+    capture_detail::on.store(wanted || s.logged, std::memory_order_release);
+}
+
 void lose() {
     state().cut.store(true, std::memory_order_relaxed);
-    capture_detail::on.store(false, std::memory_order_relaxed);
+    want(false);
 }
 
 // Lets viewers see these bytes.
@@ -161,7 +170,7 @@ CaptureSlot::CaptureSlot(uint32_t ifindex, Direction direction, uint32_t length,
                          int64_t realtime_ns) {
     State& s = state();
     SpinGuard guard(s.lock);
-    if (!capturing()) return;
+    if (!s.wanted) return;
     const uint64_t size = sizeof(CaptureRecord) + length, room = rounded(size);
     if (!has_room(room)) {
         header().dropped = ++s.dropped;
@@ -197,7 +206,7 @@ void CaptureSlot::finish(DropReason drop) {
 int start_capture(const char* directory, uint32_t bytes, uint32_t viewer, Instant now) {
     State& s = state();
     SpinGuard guard(s.lock);
-    if (s.memory && (!capturing() || viewer != s.viewer)) return EBUSY;
+    if (s.memory && (!s.wanted || viewer != s.viewer)) return EBUSY;
     s.viewer_until = now + kCaptureViewer;
     if (s.memory) return 0;
     s.viewer = viewer;
@@ -211,7 +220,7 @@ int start_capture(const char* directory, uint32_t bytes, uint32_t viewer, Instan
         free_all();
         return -error;
     }
-    capture_detail::on.store(true, std::memory_order_release);
+    want(true);
     return 0;
 }
 
@@ -219,7 +228,7 @@ void stop_capture() {
     State& s = state();
     SpinGuard guard(s.lock);
     if (s.memory == nullptr) return;
-    capture_detail::on.store(false, std::memory_order_relaxed);
+    want(false);
     remove_name();
 }
 
@@ -229,14 +238,22 @@ void free_capture() {
 }
 
 bool capture_is_over(Instant now) {
-    const State& s = state();
-    return s.cut.load(std::memory_order_relaxed) || (capturing() && now > s.viewer_until);
+    State& s = state();
+    SpinGuard guard(s.lock);
+    return s.cut.load(std::memory_order_relaxed) || (s.wanted && now > s.viewer_until);
+}
+
+void watch_frames(bool watch) {
+    State& s = state();
+    SpinGuard guard(s.lock);
+    s.logged = watch;
+    want(s.wanted);
 }
 
 void capture_forget_in_child() {
     State& s = state();
     new (&s.lock) SpinLock;
-    capture_detail::on.store(false, std::memory_order_relaxed);
+    want(false);
     free_all();
 }
 

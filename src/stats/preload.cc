@@ -66,7 +66,9 @@ std::string why_no_page(uint32_t pid) {
         n > 0 ? std::string(exe, size_t(n)) : fmt::format("process {}", pid);
     if (const std::string obstacle = obstacle_in_file(folder + "/exe"); !obstacle.empty())
         return fmt::format("{} cannot be preloaded: {}", program, obstacle);
-    if (contents(folder + "/maps").find("libvma.so") != std::string::npos)
+    const std::string maps = contents(folder + "/maps");
+    if (maps.find("libvma.so") != std::string::npos ||
+        maps.find("libvma-debug.so") != std::string::npos)
         return fmt::format(
             "process {} is preloaded, but has made no socket yet, or its pages are elsewhere "
             "(VMA_STATS_SHMEM_DIR, -k)",

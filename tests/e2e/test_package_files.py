@@ -12,14 +12,18 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import case
 from debian_root import TREE, do, make_packages
-from netns import REPO
+from netns import REPO, library
 
-LIBRARIES = f"/usr/lib/{do('dpkg-architecture', '-q', 'DEB_HOST_MULTIARCH').strip()}"
+# The machine for which the tree is built: what Debian and readelf call it, and the folder of its libraries.
+MACHINE = re.search(r"Machine: +(.*)", do("readelf", "-h", library())).group(1)
+ARCHITECTURE = {"Advanced Micro Devices X86-64": "amd64", "AArch64": "arm64"}[MACHINE]
+LIBRARIES = f"/usr/lib/{do('dpkg-architecture', f'-a{ARCHITECTURE}', '-q', 'DEB_HOST_MULTIARCH').strip()}"
 MAN = "/usr/share/man"
 # Files of each package but those of its folder in /usr/share/doc.
 FILES = {
     "libvma": {"/etc/libvma.conf", "/etc/security/limits.d/30-libvma.conf", f"{LIBRARIES}/libvma.so", f"{LIBRARIES}/libvma.so.10",
-               f"{LIBRARIES}/libvma.so.10.0.0", f"{MAN}/man5/libvma.conf.5.gz", f"{MAN}/man7/libvma.7.gz"},
+               f"{LIBRARIES}/libvma.so.10.0.0", *(f"{LIBRARIES}/libvma-debug.so{end}" for end in ("", ".10", ".10.0.0")),
+               f"{MAN}/man5/libvma.conf.5.gz", f"{MAN}/man7/libvma.7.gz"},
     "libvma-dev": {*(f"/usr/include/mellanox/{name}.h" for name in ("vma_extra", "vma_poll_group", "xlio")),
                    f"{LIBRARIES}/libvma.a", f"{LIBRARIES}/pkgconfig/libvma.pc",
                    *(f"{LIBRARIES}/cmake/libvma/libvma-config{part}.cmake" for part in ("", "-relwithdebinfo", "-version"))},
@@ -74,9 +78,20 @@ class Debian(Folder):
                 documents = os.listdir(f"{root}/usr/share/doc/{package}")
                 self.assertLessEqual({"changelog.gz", "copyright"}, set(documents))
                 self.assertEqual(do("dpkg-deb", "-f", self.debs[package], "Version").strip(), "10.0.0")
+                self.assertEqual(do("dpkg-deb", "-f", self.debs[package], "Architecture").strip(), ARCHITECTURE)
         runtime = self.roots["libvma"] + LIBRARIES
         self.assertEqual(os.readlink(f"{runtime}/libvma.so"), "libvma.so.10")
         self.assertIn("soname: [libvma.so.10]", do("readelf", "-d", f"{runtime}/libvma.so.10.0.0"))
+
+    def test_depends(self):
+        """By what the libraries of that machine say of themselves."""
+        for package, wanted in (("libvma", r"libc6 \(>= 2\.3\d\)"), ("vmad", r"libc6 \(>= 2\.3\d\)"),
+                                ("libvma-utils", r"libpcap0\.8 \(>= .*libstdc\+\+6 \(>= "), ("libvma-softhca", r"libc6 \(>= ")):
+            with self.subTest(package=package):
+                self.assertRegex(do("dpkg-deb", "-f", self.debs[package], "Depends"), wanted)
+
+    def test_lintian(self):
+        do("lintian", "--allow-root", "--fail-on", "error,warning", *self.debs.values())
 
     def test_configuration(self):
         for package, root in self.roots.items():
@@ -122,6 +137,7 @@ class Debian(Folder):
             with self.subTest(name=name):
                 seen.add(name)
                 headers = do("readelf", "-hldW", path)
+                self.assertIn(MACHINE, headers)
                 for wanted in (r"Type: +DYN", r"GNU_RELRO", r"GNU_STACK .* RW +0x", r"FLAGS_1\).*\bNOW\b"):
                     self.assertRegex(headers, wanted)
                 self.assertNotIn("TEXTREL", headers)

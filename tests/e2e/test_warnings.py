@@ -15,6 +15,26 @@ from option_rows import option_rows
 
 PORT = 7600
 GROUP = "239.7.6.5"
+# Ten datagrams and their answers, as the first may still come by the kernel; before each one with a wrong sum, from the next port.
+ECHO_TEN = """
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(20); s.bind((sys.argv[1], int(sys.argv[2])))
+print("bound", flush=True)
+for _ in range(10):
+    s.sendto(*s.recvfrom(100))
+"""
+SEND_TEN = """
+import socket, struct, sys
+to = (sys.argv[1], int(sys.argv[2]))
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(20); s.connect(to); own = s.getsockname()[0]; s.close()
+raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(20); s.bind((own, to[1] + 1))
+for _ in range(10):
+    raw.sendto(struct.pack("!BBHHHBBH4s4s", 0x45, 0, 33, 1, 0, 64, 17, 0, socket.inet_aton(own), socket.inet_aton(to[0])) +
+               struct.pack("!HHHH5s", to[1] + 2, to[1], 13, 0xdead, b"wrong"), to)
+    s.sendto(b"right", to)
+    assert s.recv(100) == b"right"
+"""
 
 
 class Talk(case.NetCase):
@@ -226,6 +246,38 @@ class Log(Talk):
             done = self.b.run(["script", "-qec", line, "/dev/null"])  # standard error is a terminal
             self.assertIn("VMA_VERSION", done.out)
             self.assertEqual("\033[" in done.out, colours != "0", repr(done.out[:300]))
+
+
+class Levels(Talk):
+    """libvma-debug.so has the levels that the release leaves out: a line for each frame, and for each that is dropped."""
+
+    def exchange(self, name, level):
+        """What a preloaded receiver says of datagrams from the kernel, its answers, and datagrams with a wrong sum."""
+        folder = os.path.dirname(case.preload_env()["LD_PRELOAD"])
+        env = {**case.preload_env(), "LD_PRELOAD": f"{folder}/{name}", "VMA_STATS_SHMEM_DIR": "", "VMA_TRACELEVEL": level,
+               "VMA_CONFIG_FILE": self.conf("")}
+        server = self.b.start([sys.executable, "-B", "-c", ECHO_TEN, self.b.ip, str(PORT)], env=env)
+        server.expect("bound")
+        done = self.a.run([sys.executable, "-B", "-c", SEND_TEN, self.b.ip, str(PORT)])
+        self.assert_ok(done)
+        self.assertEqual(server.wait(30), 0, server.out)
+        return server.out
+
+    def test_a_line_for_each_frame(self):
+        ways = f"{self.a.ip}:{PORT + 1} > {self.b.ip}:{PORT} UDP", f"{self.b.ip}:{PORT} > {self.a.ip}:{PORT + 1} UDP"
+        out = self.exchange("libvma-debug.so", "finer")
+        self.assertRegex(out, rf"VMA FINER: frame: in interface \d+: {ways[0]}, 47 bytes")
+        self.assertRegex(out, rf"VMA FINER: frame: out interface \d+: {ways[1]}, 47 bytes")
+        self.assertNotIn("this build stops at", out)
+        for name, level in (("libvma-debug.so", "debug"), ("libvma.so", "finer")):
+            with self.subTest(name=name):
+                self.assertNotIn("frame:", self.exchange(name, level))
+        self.assertIn("this build stops at DEBUG", self.exchange("libvma.so", "finer"))
+
+    def test_a_line_for_each_drop(self):
+        out = self.exchange("libvma-debug.so", "fine")
+        self.assertRegex(out, rf"VMA FINE: frame: dropped \(udp_checksum\) interface \d+: {self.a.ip}:{PORT + 2} > {self.b.ip}:{PORT} UDP")
+        self.assertNotIn("VMA FINER", out)
 
 
 class NotPreloaded(Talk):
