@@ -7,7 +7,7 @@ set(bpf_source ${CMAKE_SOURCE_DIR}/src/dev/packet/rx.bpf.c)
 file(MAKE_DIRECTORY ${bpf_dir})
 add_custom_command(
     OUTPUT ${bpf_dir}/packet_rx.lskel.h
-    COMMAND ${BPF_CLANG} -target bpf -mcpu=v3 -g -O2 -Wall -Werror -I/usr/include/${CMAKE_LIBRARY_ARCHITECTURE}
+    COMMAND ${BPF_CLANG} -target bpf -mcpu=v3 -g -O2 -Wall -Werror -I${CMAKE_SYSROOT}/usr/include/${CMAKE_LIBRARY_ARCHITECTURE}
             -I${CMAKE_SOURCE_DIR}/src/dev/packet -c ${bpf_source} -o ${bpf_dir}/packet_rx.o
     COMMAND ${BPFTOOL} gen skeleton -L ${bpf_dir}/packet_rx.o name packet_rx > ${bpf_dir}/packet_rx.lskel.h
     DEPENDS ${bpf_source} ${CMAKE_SOURCE_DIR}/src/dev/packet/layout.h

@@ -39,6 +39,10 @@ function(vma_test_folder kind folder)
     if(NOT kind STREQUAL sim) # hours of virtual time
         target_compile_options(${target} PRIVATE -O0) # half the compiler's time for GoogleTest's templates
     endif()
-    gtest_discover_tests(${target} TEST_PREFIX "${kind}." PROPERTIES LABELS ${ARG_LABELS} TIMEOUT 120
+    set(seconds 120)
+    if(CMAKE_CROSSCOMPILING) # qemu-user is ten to twenty times slower
+        set(seconds 1800)
+    endif()
+    gtest_discover_tests(${target} TEST_PREFIX "${kind}." PROPERTIES LABELS ${ARG_LABELS} TIMEOUT ${seconds}
         DISCOVERY_TIMEOUT 60)
 endfunction()

@@ -14,6 +14,15 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 # softhca_port needs the libibverbs of its own package, which no other package knows of.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${CMAKE_BINARY_DIR}/lib/softhca)
+if(CMAKE_CROSSCOMPILING) # the other machine's name, its tools, its libraries and what dpkg would know of them there
+    set(CPACK_DEBIAN_PACKAGE_ARCHITECTURE arm64)
+    set(CPACK_OBJCOPY_EXECUTABLE ${CMAKE_OBJCOPY})
+    set(CPACK_READELF_EXECUTABLE ${CMAKE_READELF})
+    list(APPEND CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${CMAKE_SYSROOT}/lib/${CMAKE_LIBRARY_ARCHITECTURE}
+        ${CMAKE_SYSROOT}/usr/lib/${CMAKE_LIBRARY_ARCHITECTURE})
+    set(CPACK_PROJECT_CONFIG_FILE ${CMAKE_CURRENT_BINARY_DIR}/cross.cmake)
+    file(WRITE ${CPACK_PROJECT_CONFIG_FILE} "set(ENV{DEB_HOST_ARCH} arm64)\nset(ENV{DPKG_ADMINDIR} ${CMAKE_SYSROOT}/var/lib/dpkg)\n")
+endif()
 
 # Copyright and changelog, which each package has, man pages, and the overrides of lintian that are named in debian/.
 set(changelog ${CMAKE_CURRENT_BINARY_DIR}/changelog.gz)

@@ -1,6 +1,7 @@
 #include "engine/placement.h"
 
 #include <errno.h>
+#include <sys/auxv.h>
 #include <sys/random.h>
 
 #include <algorithm>
@@ -74,6 +75,11 @@ struct Memory {
 Memory make_memory(const Options& options, Reason* why, std::string* text) {
     int error = 0;
     Memory m;
+    *text = page_obstacle(getauxval(AT_PAGESZ));
+    if (!text->empty()) {
+        *why = Reason::ring_failed;
+        return m;
+    }
     m.arena = make_arena(&error);
     if (m.arena == nullptr) {
         *why = Reason::memory;
@@ -158,6 +164,12 @@ Shard* shard_around(const Memory& memory, Ring* ring, int ifindex, unsigned lane
 
 bool may_have_device_queues(const Options& options) {
     return options.ring_kind == kVerbs || (options.ring_kind == kAuto && may_have_verbs_ports());
+}
+
+std::string page_obstacle(size_t page) {
+    if (page == Arena::kPage) return "";
+    return "this kernel has memory pages of " + std::to_string(page / 1024) +
+           " KiB: rings need pages of 4 KiB";
 }
 
 VerbsRingConfig verbs_settings(const Options& options) {

@@ -29,4 +29,8 @@ Shard* open_shard_on(const Interface& interface, unsigned lane, const Options& o
 Shard* open_shm_shard(int ifindex, const Options& options, shm::ShmRing** ring, Reason* why,
                       std::string* text);
 
+// What is wrong with memory pages of that size, or "": arena, rings and statistics are laid out in pages of 4 KiB, which some
+// kernels for arm64 have not.
+std::string page_obstacle(size_t page);
+
 }  // namespace vma

@@ -181,9 +181,11 @@ bool socket_call(long number, const long* a, long& result) {
         case SYS_sendfile:
             result = hook::sendfile(fd, int(a[1]), at<off_t>(a[2]), size_t(a[3]));
             return true;
+#ifdef SYS_epoll_wait
         case SYS_epoll_wait:
             result = hook::epoll_wait(fd, at<epoll_event>(a[1]), int(a[2]), int(a[3]));
             return true;
+#endif
         case SYS_epoll_pwait:
             result = hook::epoll_pwait(fd, at<epoll_event>(a[1]), int(a[2]), int(a[3]),
                                        at<sigset_t>(a[4]));
@@ -203,9 +205,11 @@ bool socket_call(long number, const long* a, long& result) {
 // Calls whose first argument says nothing about whether one of ours is meant.
 bool names_others(long number, const long* a, long& result) {
     switch (number) {
+#ifdef SYS_poll
         case SYS_poll:
             result = hook::poll(at<pollfd>(a[0]), nfds_t(a[1]), int(a[2]));
             return true;
+#endif
         case SYS_sendmsg:  // SCM_RIGHTS over a socket of another family
             result = hook::sendmsg(int(a[0]), at<msghdr>(a[1]), int(a[2]));
             return true;

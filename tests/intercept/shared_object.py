@@ -57,17 +57,24 @@ if "GNU_RELRO" not in program:
     errors.append("no RELRO")
 if re.search(r"GNU_STACK.*E\s", program):
     errors.append("executable stack")
-if not re.search(r"\(FLAGS\).*STATIC_TLS", dynamic):
+arm64 = "AArch64" in run("readelf", "-h", library)
+relocations = run("readelf", "-rW", library)
+if not re.search("R_AARCH64_TLS_TPREL", relocations) if arm64 else not re.search(r"\(FLAGS\).*STATIC_TLS", dynamic):
     errors.append("TLS is not of the initial-exec model")
 if "UNIQUE" in run("readelf", "--dyn-syms", "-W", library):
     errors.append("STB_GNU_UNIQUE symbols")
 # Dynamic TLS calls __tls_get_addr, which may allocate. libstdc++'s own, built that way, is reached by a throw only.
-function = ""
-for line in run("objdump", "-d", "--no-show-raw-insn", library).splitlines():
-    if line.endswith(">:"):
-        function = line.split("<")[1][:-2]
-    elif re.search(r"call.*__tls_get_addr", line) and not function.startswith("__cxa_get_globals"):
-        errors.append(f"dynamic TLS in {function}")
+if arm64:  # whose compiler makes a descriptor for each such variable
+    described = len(re.findall("R_AARCH64_TLSDESC", relocations))
+    if described > 1:
+        errors.append(f"{described} dynamic TLS variables")
+else:
+    function = ""
+    for line in run("objdump", "-d", "--no-show-raw-insn", library).splitlines():
+        if line.endswith(">:"):
+            function = line.split("<")[1][:-2]
+        elif re.search(r"call.*__tls_get_addr", line) and not function.startswith("__cxa_get_globals"):
+            errors.append(f"dynamic TLS in {function}")
 
 print(f"{len(have)} symbols, TLS {size} bytes, needs {sorted(needed)}")
 for e in errors:

@@ -1,4 +1,4 @@
-// What the settings make of a verbs ring; tests/contract/rings/verbs_ring_test.cc shows what each makes of the device.
+// Whether a ring can be, and what the settings make of a verbs ring; tests/contract/rings/verbs_ring_test.cc shows what each makes of the device.
 #include <gtest/gtest.h>
 
 #include "dev/verbs/verbs_ring.h"
@@ -54,6 +54,12 @@ TEST(RingSettings, WhoeverPollsForEverIsNotModerated) {
     EXPECT_EQ(count({"VMA_SELECT_POLL=-1", "VMA_CQ_MODERATION_ENABLE=1"}), 0u);
     EXPECT_EQ(count({"VMA_CQ_MODERATION_ENABLE=0"}), 0u);
     EXPECT_EQ(count({"VMA_RX_WRE=10", "VMA_RX_WRE_BATCHING=2"}), 5u);
+}
+
+TEST(RingSettings, PagesOfAnotherSizeAreAnObstacleThatIsNamed) {
+    EXPECT_EQ(page_obstacle(4096), "");
+    EXPECT_EQ(page_obstacle(65536),
+              "this kernel has memory pages of 64 KiB: rings need pages of 4 KiB");
 }
 
 }  // namespace

@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <cstdint>
 
+#include "base/backoff.h"
+
 namespace softhca {
 
 inline uint32_t own_pid() {
@@ -22,17 +24,15 @@ class SharedLock {
   public:
     void lock() {
         const uint32_t me = own_pid();
-        for (uint32_t spins = 0;; spins++) {
+        vma::Backoff backoff(64);
+        for (uint32_t yields = 0;;) {
             uint32_t free = 0;
             if (word_.load(std::memory_order_relaxed) == 0 &&
                 word_.compare_exchange_weak(free, me, std::memory_order_acquire))
                 return;
-            if (spins < 64) {
-                __builtin_ia32_pause();
-                continue;
-            }
+            if (backoff.spin()) continue;
             sched_yield();
-            if (spins % 1024 == 1023) free_after_the_dead();
+            if (++yields % 1024 == 0) free_after_the_dead();
         }
     }
     void unlock() { word_.store(0, std::memory_order_release); }
