@@ -59,8 +59,13 @@ class LaneFit {
         set(own_, own);
         settle();
     }
-    // It cannot, or need not.
+    // Not now, or it need not.
     void stays() { settle(); }
+    // It cannot, and may be able to some time: it is tried ever more seldom.
+    void refused() {
+        set(window_, std::min(2 * get(window_), uint64_t(get(ratio_)) * kMostWindow));
+        settle();
+    }
     void shared(uint64_t own) { set(own_, own); }
     void forget_in_child() { is_on_.store(false, std::memory_order_relaxed); }
 

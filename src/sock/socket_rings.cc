@@ -94,9 +94,10 @@ void SocketRings::keep(const Move& move) {
     if (move.direction == kReceive && !send_.made()) fits_[kSend].shared(move.key);
 }
 
-void SocketRings::drop(const Move& move) {
+void SocketRings::drop(const Move& move, bool refused) {
     Runtime::lanes().give(move.use);
-    fits_[move.direction].stays();
+    LaneFit& fit = fits_[move.direction];
+    refused ? fit.refused() : fit.stays();
 }
 
 void SocketRings::give_back() {

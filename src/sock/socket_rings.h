@@ -31,7 +31,7 @@ class SocketRings {
     bool access(Direction d);
     // A move to the calling thread's lane: begin() takes a use of it, then keep() makes it the socket's, or drop() gives it back. A
     // move for sending leaves receiving where it is; one for receiving takes sending along unless that has moved by itself.
-    // `whole`: of a connection, whose one ring moves whichever direction asked for it.
+    // `refused`: not possible, so it is tried more seldom. `whole`: of a connection, whose one ring moves whichever direction asked for it.
     struct Move {
         Direction direction{};
         bool whole = false;
@@ -41,7 +41,7 @@ class SocketRings {
     };
     Move begin(Direction d, bool whole = false);
     void keep(const Move& move);
-    void drop(const Move& move);
+    void drop(const Move& move, bool refused = false);
 
     // No call is in the socket any more.
     void give_back();

@@ -24,7 +24,7 @@ void TcpSocket::follow_user(SocketRings::Direction d) {
     const Moved moved = to ? move_to(*to) : Moved::refused;
     if (moved != Moved::yes) {
         if (moved == Moved::refused) SocketCounters::add(counters.migrations_refused, 1);
-        return rings.drop(move);
+        return rings.drop(move, moved == Moved::refused);
     }
     // Its words for forked children lie beside the connection: there the broker looks for them.
     if (share()) {

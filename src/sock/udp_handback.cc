@@ -109,7 +109,11 @@ void UdpSocket::move_queue_to_twin() {
     socklen_t size = sizeof device;
     if (sys::getsockopt(fd(), SOL_SOCKET, SO_BINDTOIFINDEX, &device, &size) == 0 && device) return;
     const unsigned count = presence_count_.load(std::memory_order_acquire);
-    for (unsigned i = 0; i < count; i++) {
+    const uint32_t live = live_.load(std::memory_order_relaxed);
+    for (unsigned n = 0; n < 2 * count; n++) {
+        const unsigned i = n % count;
+        // What waits since before a move goes first.
+        if (((live >> i & 1) != 0) != (n >= count)) continue;
         Presence& p = presences_[i];
         LeaseGuard guard(p.shard->lease());
         UdpDatagram datagram;

@@ -26,7 +26,7 @@ void UdpSocket::follow_user(SocketRings::Direction d) {
     if (!move.elsewhere) return rings.keep(move);
     if (!may_move(d) || (d == SocketRings::kReceive && !move_flows(move.use.lane()))) {
         SocketCounters::add(counters.migrations_refused, 1);
-        return rings.drop(move);
+        return rings.drop(move, true);
     }
     rings.keep(move);
     vma_log(debug, "sock", "fd {}: {} by lane {} from now on", fd(),

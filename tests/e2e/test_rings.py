@@ -322,7 +322,7 @@ class Turns(Case):
 
     def test_that_cannot(self):
         """Groups are copied to a ring, not steered: their members stay, and say so."""
-        self.stay(lambda rings, received, sent, refused, frames: (rings, received) == ([0], 0) and refused > 10, "member")
+        self.stay(lambda rings, received, sent, refused, frames: (rings, received) == ([0], 0) and refused > 1, "member")
 
     def moves_of(self, kind, count):
         peer = self.connected(kind)
@@ -334,7 +334,7 @@ class Turns(Case):
         self.assertEqual((len(rings), received, sent, refused), (1, count, 0, 0))
         self.assertGreater(len(frames), 1)
         for f in frames:
-            self.assertGreater(min(f), 5, frames)
+            self.assertGreater(min(f), 0, frames)
         return peer
 
     def test_connection(self):

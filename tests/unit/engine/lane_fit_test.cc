@@ -77,6 +77,18 @@ TEST(LaneFit, AndSoonAgainOnceItHasStayed) {
     EXPECT_EQ(socket.by(2, 1000), 20u);
 }
 
+TEST(LaneFit, WhatIsRefusedIsTriedEverMoreSeldom) {
+    Used socket(10);
+    unsigned tries = 0;
+    for (unsigned i = 0; i < 100000; i++)
+        if (socket.fit.access([] { return uint64_t(2); })) {
+            socket.fit.refused();
+            tries++;
+        }
+    EXPECT_GE(tries, 10u);
+    EXPECT_LE(tries, 25u);
+}
+
 TEST(LaneFit, OfARatioBelowOneNeverAsks) {
     for (const int ratio : {-1, 0}) {
         Used socket(ratio);
