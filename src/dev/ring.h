@@ -1,6 +1,6 @@
 // Ring: the one interface of every device kind (packet, xdp, shm, verbs, mlx5, and the tests' virtual wire).
 //
-// Thread rules: every call on one ring is serialised by its shard's lease, except wake_fd() and counters().
+// Thread rules: every call on one ring is serialised by its shard's lease, except where it says "any thread", wake_fd() and counters().
 // A ring knows no socket and no protocol state; it moves frames and steers flows. tests/contract checks every kind.
 #pragma once
 
@@ -147,6 +147,12 @@ class Ring {
     virtual int wake_fd() const = 0;
     virtual bool arm() = 0;
     virtual void disarm() = 0;
+
+    // Has the device told something beside the data path (it failed, it is gone)? Then tend(). Any thread.
+    virtual bool has_news() const { return false; }
+    virtual void tend() {}
+    // The device failed for good: nothing arrives any more and send() refuses. Any thread.
+    virtual bool lost() const { return false; }
 
     // What a ring makes of the traffic as a whole, in such intervals, `time` after the last or the beginning; 0: nothing.
     virtual Duration adapts_every() const { return {}; }

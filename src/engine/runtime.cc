@@ -312,11 +312,17 @@ Shard* NetSpace::shard(int ifindex, unsigned lane, Reason* why) {
     const auto open_one = [&](Entry* entry) {
         return entry ? entry->shards[lane].load(std::memory_order_acquire) : nullptr;
     };
-    if (Shard* open = open_one(find(ifindex))) return open;
+    const auto unless_lost = [&](Shard* open) {
+        if (!open->lost()) return open;
+        *why = Reason::device_lost;
+        return static_cast<Shard*>(nullptr);
+    };
+    if (Shard* open = open_one(find(ifindex))) return unless_lost(open);
     State& s = state();
     std::lock_guard guard(s.control);
     Entry* entry = find(ifindex);
-    if (Shard* open = open_one(entry)) return open;
+    if (Shard* open = open_one(entry)) return unless_lost(open);
+    if (entry && entry->first && entry->first->lost()) return unless_lost(entry->first);
     // What the sockets of this lane have then.
     Shard* const instead = entry ? entry->first : nullptr;
     const auto none = [&](Reason reason) {
@@ -423,7 +429,10 @@ void Runtime::housekeeping() {
         bereaved.add(connections, monotonic_now());
     }
     if (!bereaved.empty()) bereaved.turn(monotonic_now());
-    for (Shard* shard : shards()) shard->age_fragments();
+    for (Shard* shard : shards()) {
+        shard->age_fragments();
+        shard->tend();
+    }
 }
 
 unsigned Runtime::space_count() { return state().space_count.load(std::memory_order_acquire); }

@@ -348,6 +348,12 @@ Shard::Attended Shard::look(Instant now) {
                                                              : Attended::by_nobody;
 }
 
+void Shard::tend() {
+    if (ring_ == nullptr || !ring_->has_news()) return;
+    LeaseGuard guard(*lease_);
+    if (ring_) ring_->tend();
+}
+
 Status Shard::lose_privileges() {
     LeaseGuard guard(*lease_);
     return ring_ ? ring_->lose_privileges() : Status();

@@ -208,6 +208,11 @@ class Shard {
     // Ring::adapt when it is time; takes the lease then. Only one thread does this, the internal one.
     void adapt(Instant now);
 
+    // Does what the device's news ask for, if there are any; takes the lease then.
+    void tend();
+    // As Ring::lost.
+    bool lost() const { return ring_ && ring_->lost(); }
+
     // As Ring::lose_privileges; takes the lease.
     Status lose_privileges();
     void close_ring();

@@ -66,12 +66,46 @@ void TcpSocket::network_changed() {
         vma_log(info, "sock", "fd {}: handed back to the kernel: {}", fd(), reason_meaning(why));
 }
 
+// Is it on a ring whose device is gone?
+bool TcpSocket::has_lost_its_device() {
+    std::lock_guard guard(control_);
+    if (state() != SocketState::offloaded) return false;
+    if (phase_.load(std::memory_order_relaxed) == Phase::listening) {
+        for (unsigned i = 0; i < listeners_count_; i++)
+            if (listeners_[i].listener != nullptr && listeners_[i].shard->lost()) return true;
+        return false;
+    }
+    if (connection_ == nullptr || !shard_->lost()) return false;
+    // What has no counterpart in the kernel ends by its timers.
+    const ConnectionLease lease(shard_);
+    return connection_ != nullptr &&
+           move_method(connection_->tcb.state).back == MoveMethod::restore;
+}
+
+// The kernel goes on, over the way that it has.
+static void leave_lost_devices() {
+    for_each_own_socket([](Socket& socket, int fd) {
+        const bool lost = socket.kind == ObjectKind::tcp
+                              ? static_cast<TcpSocket&>(socket).has_lost_its_device()
+                              : static_cast<UdpSocket&>(socket).has_lost_its_device();
+        if (lost && socket.hand_back(Reason::device_lost))
+            vma_log(info, "sock", "fd {}: handed back to the kernel: {}", fd,
+                    reason_meaning(Reason::device_lost));
+    });
+}
+
 void follow_network() {
     static Instant next_touch;
     static uint64_t seen_generation = 0;
     uint64_t generation = 0;
     Runtime::for_each_space([&](NetSpace& space) { generation += space.generation(); });
     const bool touch = monotonic_now() >= next_touch;
+    // Whoever was about to join a ring that was being lost is found at the next touch.
+    static unsigned seen_lost = 0;
+    unsigned lost = 0;
+    for (const Shard* shard : Runtime::shards()) lost += shard->lost();
+    if (lost != 0 && (touch || lost != seen_lost)) leave_lost_devices();
+    seen_lost = lost;
     if (!touch && generation == seen_generation) return;
     seen_generation = generation;
     if (touch) next_touch = monotonic_now() + Duration::millis(500);

@@ -84,6 +84,7 @@ class TcpSocket final : public Socket {
     bool hand_back(Reason why) override;
     // Links, addresses, routes or the kernel's policy changed: a connection whose way leads elsewhere now, or through rules
     // of the kernel, goes back to it; a listener under rules, too.
+    bool has_lost_its_device();
     void network_changed();
     // A listener that this process serves, or would from its first accept on, is served by the kernel from now on.
     void listener_to_kernel(Reason why);

@@ -513,6 +513,17 @@ void UdpSocket::network_changed() {
     publish_state();
 }
 
+bool UdpSocket::has_lost_its_device() {
+    if (state() != SocketState::offloaded || handed_back_.load(std::memory_order_relaxed))
+        return false;
+    const unsigned count = presence_count_.load(std::memory_order_acquire);
+    for (unsigned i = 0; i < count; i++)
+        if (presences_[i].shard->lost()) return true;
+    SpinGuard guard(destinations_lock_);
+    return std::any_of(destinations_.begin(), destinations_.end(),
+                       [](const Destination& d) { return d.shard != nullptr && d.shard->lost(); });
+}
+
 void UdpSocket::touch_neighbors() {
     refreshed_.store(false, std::memory_order_relaxed);
     SpinGuard guard(destinations_lock_);

@@ -70,6 +70,7 @@ class UdpSocket final : public Socket {
     // Idempotent.
     bool hand_back(Reason why) override;
     // The network state changed: endpoints of a socket bound to ANY follow the addresses, caches are checked again.
+    bool has_lost_its_device();
     void network_changed();
     // Housekeeping: neighbours that were sent to stay fresh.
     void touch_neighbors();

@@ -136,6 +136,16 @@ class Reasons(ReasonCase):
             os.rmdir(group)
         return not os.path.exists(group)
 
+    def test_what_the_device_does(self):
+        wire = tempfile.mkdtemp(prefix="softhca-", dir="/dev/shm")
+        self.addCleanup(shutil.rmtree, wire, ignore_errors=True)
+        card = {"LD_LIBRARY_PATH": os.path.join(os.path.dirname(library()), "softhca"), "SOFTHCA_WIRE": wire,
+                "SOFTHCA": f"name=hca netdev={self.b.dev}", "VMA_RING_KIND": "verbs"}
+        with self.program("bound", env=card) as program:
+            program.expect("ready")
+            self.command("env", *(f"{name}={value}" for name, value in card.items()), binary("softhca_ctl"), program.pid, "fatal")
+            self.expect_told(program, "device_lost")
+
     def test_where_the_way_leads(self):
         self.expect("no_route", "connect", peer="203.0.113.9")
         self.command("ip", "tuntap", "add", "dev", "vmatun", "mode", "tun")

@@ -74,6 +74,25 @@ void VerbsFlows::clear() {
     flows_.clear();
 }
 
+Status VerbsFlows::make(const FlowKey& key, ibv_qp* qp, ibv_flow** flow) const {
+    Specification wanted = make_rule(key, port_, mac_);
+    errno = 0;
+    *flow = ibv_create_flow(qp, &wanted.attr);
+    if (*flow == nullptr) return Errno{errno == ENOMEM ? ENOSPC : errno ? errno : EIO};
+    return {};
+}
+
+Status VerbsFlows::move(ibv_qp* qp) {
+    for (auto& [key, rule] : rules_) {
+        ibv_flow* flow = nullptr;
+        if (const Status made = make(key, qp, &flow); !made) return made;
+        ibv_destroy_flow(rule.flow);
+        rule.flow = flow;
+    }
+    qp_ = qp;
+    return {};
+}
+
 FlowKey VerbsFlows::rule_of(const FlowKey& key) const {
     FlowKey rule = key;
     if (key.protocol == IPPROTO_TCP ? tcp_by_local_ : udp_by_local_) rule.remote = {};
@@ -85,12 +104,9 @@ Status VerbsFlows::add(const FlowKey& key) {
     if (flows_.count(key)) return Errno{EEXIST};
     Rule& rule = rules_[rule_of(key)];
     if (rule.users == 0) {
-        Specification wanted = make_rule(rule_of(key), port_, mac_);
-        errno = 0;
-        rule.flow = ibv_create_flow(qp_, &wanted.attr);
-        if (rule.flow == nullptr) {
+        if (const Status made = make(rule_of(key), qp_, &rule.flow); !made) {
             rules_.erase(rule_of(key));
-            return Errno{errno == ENOMEM ? ENOSPC : errno ? errno : EIO};
+            return made;
         }
     }
     rule.users++;

@@ -19,6 +19,8 @@ class VerbsFlows {
     void open(ibv_qp* qp, uint8_t port, const std::array<uint8_t, 6>& mac, bool tcp_by_local,
               bool udp_by_local);
     void clear();
+    // To another QP; none of the flows is without a rule meanwhile.
+    Status move(ibv_qp* qp);
 
     // Errors: EINVAL (not a unicast IPv4 tuple of TCP or UDP), EEXIST, those of ibv_create_flow(3).
     Status add(const FlowKey& key);
@@ -31,6 +33,7 @@ class VerbsFlows {
         ibv_flow* flow = nullptr;
         unsigned users = 0;
     };
+    Status make(const FlowKey& key, ibv_qp* qp, ibv_flow** flow) const;
     FlowKey rule_of(const FlowKey& key) const;
 
     ibv_qp* qp_ = nullptr;

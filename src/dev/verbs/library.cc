@@ -29,6 +29,8 @@ bool find_all(void* handle, VerbsLibrary* v) {
            find(handle, "ibv_destroy_cq", &v->destroy_cq) &&
            find(handle, "ibv_get_cq_event", &v->get_cq_event) &&
            find(handle, "ibv_ack_cq_events", &v->ack_cq_events) &&
+           find(handle, "ibv_get_async_event", &v->get_async_event) &&
+           find(handle, "ibv_ack_async_event", &v->ack_async_event) &&
            find(handle, "ibv_modify_qp", &v->modify_qp) &&
            find(handle, "ibv_destroy_qp", &v->destroy_qp) &&
            find(handle, "ibv_read_sysfs_file", &v->read_sysfs_file);

@@ -24,6 +24,8 @@ struct VerbsLibrary {
     int (*destroy_cq)(ibv_cq*);
     int (*get_cq_event)(ibv_comp_channel*, ibv_cq**, void**);
     void (*ack_cq_events)(ibv_cq*, unsigned);
+    int (*get_async_event)(ibv_context*, ibv_async_event*);
+    void (*ack_async_event)(ibv_async_event*);
     int (*modify_qp)(ibv_qp*, ibv_qp_attr*, int);
     int (*destroy_qp)(ibv_qp*);
     int (*read_sysfs_file)(const char*, const char*, char*, size_t);

@@ -2,7 +2,9 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 
+#include <cerrno>
 #include <cstdlib>
 
 #include "base/sys.h"
@@ -76,8 +78,25 @@ Status VerbsPort::open(int ifindex, std::string* why) {
         *why = "no RDMA device has a port on this interface";
         return Errno{ENODEV};
     }
-    const Status moved = command_.move(&context_->cmd_fd);
-    return moved ? async_.move(&context_->async_fd) : moved;
+    Status moved = command_.move(&context_->cmd_fd);
+    if (moved) moved = async_.move(&context_->async_fd);
+    if (moved) sys::fcntl(async_.fd(), F_SETFL, sys::fcntl(async_.fd(), F_GETFL) | O_NONBLOCK);
+    return moved;
+}
+
+bool VerbsPort::has_event() const {
+    pollfd waits{async_.fd(), POLLIN, 0};
+    const timespec zero{};
+    return sys::ppoll(&waits, 1, &zero) == 1 && (waits.revents & POLLIN) != 0;
+}
+
+bool VerbsPort::next_event(ibv_async_event* event) {
+    async_.follow();
+    const int before = errno;
+    const bool told = library_->get_async_event(context_, event) == 0;
+    errno = before;
+    if (told) library_->ack_async_event(event);
+    return told;
 }
 
 void VerbsPort::follow_fds() {

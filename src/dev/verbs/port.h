@@ -39,6 +39,9 @@ class VerbsPort {
     void follow_fds();  // before every verb that goes to the kernel
 
     const VerbsLibrary& library() const { return *library_; }
+    // The next event that the device has told, without waiting; false: there is none. has_event(): any thread.
+    bool next_event(ibv_async_event* event);
+    bool has_event() const;
     ibv_context* context() const { return context_; }
     uint8_t number() const { return number_; }
     const ibv_device_attr_ex& attributes() const { return attributes_; }

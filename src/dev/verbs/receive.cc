@@ -94,7 +94,7 @@ int VerbsReceiver::poll_stamped() {
         error = ibv_next_poll(stamped_);
     }
     ibv_end_poll(stamped_);
-    if (error != 0 && error != ENOENT) failed_ = true;
+    if (error != 0 && error != ENOENT) failed_ = queue_failed_ = true;
     return n;
 }
 
@@ -102,7 +102,7 @@ unsigned VerbsReceiver::poll() {
     if (order_at_ != order_end_)
         prefetch(memory_ + size_t(order_[order_at_ & mask_]) * room_, limits_.prefetched_before);
     const int n = stamped_ ? poll_stamped() : poll_plain();
-    if (n < 0) failed_ = true;  // the queue itself
+    if (n < 0) failed_ = queue_failed_ = true;
     return unsigned(std::max(n, 0));
 }
 
@@ -113,7 +113,7 @@ void VerbsReceiver::forget_requests() {
         free_[free_count_++] = slot;
     }
     order_at_ = order_end_;
-    failed_ = false;
+    failed_ = queue_failed_ = false;
 }
 
 void VerbsReceiver::prefetch(const uint8_t* data, uint32_t bytes) const {

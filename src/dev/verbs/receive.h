@@ -26,6 +26,8 @@ class VerbsReceiver final : public PacketLender {
     void open(ibv_qp* qp, ibv_cq* cq, ibv_cq_ex* stamped, uint8_t* memory, uint32_t slots,
               uint32_t room, uint32_t key, PacketPool& pool, uint32_t ifindex,
               const Limits& limits);
+    // Other queues from now on, of the same size; forget_requests() first.
+    void use(ibv_qp* qp, ibv_cq* cq, ibv_cq_ex* stamped) { qp_ = qp, cq_ = cq, stamped_ = stamped; }
     Status post();  // every free buffer; errors of ibv_post_recv(3)
 
     unsigned recv(std::span<Packet> out);
@@ -38,6 +40,7 @@ class VerbsReceiver final : public PacketLender {
     void give_back(PacketBuf& buf) override;
 
     bool failed() const { return failed_; }  // a completion in error: the QP has to be made anew
+    bool queue_failed() const { return queue_failed_; }  // the completion queue itself
     // The QP has been reset: requests that had not completed never will.
     void forget_requests();
     // Is no buffer lent to a packet?
@@ -78,7 +81,7 @@ class VerbsReceiver final : public PacketLender {
     uint32_t order_at_ = 0, order_end_ = 0;
     std::unique_ptr<Arrived[]> arrived_;  // ring of slots_ entries rounded up to a power of two
     uint32_t mask_ = 0, arrived_at_ = 0, arrived_end_ = 0;
-    bool failed_ = false;
+    bool failed_ = false, queue_failed_ = false;
     uint64_t taken_ = 0, bytes_ = 0, malformed_ = 0, dropped_ = 0;
 };
 

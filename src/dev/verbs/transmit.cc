@@ -37,11 +37,12 @@ void VerbsTransmitter::reclaim() {
         freed_ = ends_[(done_ - 1) % limits_.requests];
         if (n < 16) break;
     }
-    failed_ = failed_ || n < 0;
+    queue_failed_ = queue_failed_ || n < 0;
+    failed_ = failed_ || queue_failed_;
 }
 
 void VerbsTransmitter::forget_requests() {
-    failed_ = false;
+    failed_ = queue_failed_ = false;
     done_ = asked_ = posted_;
     freed_ = asked_used_ = used_;
 }

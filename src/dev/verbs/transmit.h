@@ -27,10 +27,13 @@ class VerbsTransmitter {
     void open(ibv_qp* qp, ibv_cq* cq, uint8_t* memory, uint32_t bytes, uint32_t key,
               const Limits& limits);
 
+    // Other queues from now on, of the same size; forget_requests() first.
+    void use(ibv_qp* qp, ibv_cq* cq) { qp_ = qp, cq_ = cq; }
     unsigned send(std::span<const TxFrame> frames, int* why);
     void reclaim();  // what the device has sent
 
     bool failed() const { return failed_; }
+    bool queue_failed() const { return queue_failed_; }  // the completion queue itself
     void forget_requests();  // the QP has been reset: nothing is under way
     uint64_t frames() const { return frames_; }
     uint64_t bytes() const { return bytes_; }
@@ -52,7 +55,7 @@ class VerbsTransmitter {
     uint64_t asked_ = 0;                // requests when a completion was last asked for
     uint64_t used_ = 0, freed_ = 0;     // bytes of memory, free running, gaps at the end included
     uint64_t asked_used_ = 0;           // used_ at asked_
-    bool failed_ = false;
+    bool failed_ = false, queue_failed_ = false;
     uint64_t frames_ = 0, bytes_ = 0, refused_ = 0;
 };
 

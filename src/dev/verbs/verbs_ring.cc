@@ -1,7 +1,9 @@
 #include "dev/verbs/verbs_ring.h"
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
+#include <utility>
 
 #include "dev/device_queues.h"
 #include "dev/verbs/doorbell.h"
@@ -33,6 +35,7 @@ class VerbsRing final : public Ring, public DeviceQueues {
     RingBacklog backlog() const override { return receiver_.backlog(); }
     unsigned send(std::span<const TxFrame> frames, int* why) override {
         if (transmitter_.failed()) recover();
+        if (lost()) return *why = ENETDOWN, 0;
         return transmitter_.send(frames, why);
     }
     Status steer(const FlowKey& key, int) override {
@@ -47,6 +50,9 @@ class VerbsRing final : public Ring, public DeviceQueues {
     int wake_fd() const override { return bell_.fd(); }
     bool arm() override;
     void disarm() override { wakeups_ += bell_.take(); }
+    bool has_news() const override { return !lost() && port_.has_event(); }
+    void tend() override;
+    bool lost() const override { return lost_.load(std::memory_order_relaxed); }
     bool read_counter(uint64_t* ticks) override;
     RingCounters counters() const override;
     Duration adapts_every() const override { return config_.adaptive.every; }
@@ -77,6 +83,9 @@ class VerbsRing final : public Ring, public DeviceQueues {
     Status make_qp();
     Status start_qp();
     void recover();
+    Status empty_qp();
+    Status replace_queues();
+    void destroy_queues(ibv_qp* qp, ibv_cq* rx, ibv_cq* tx);
     Status moderate(Moderation to);
     void close();
     uint32_t room() const { return (config_.mtu + 18 + 63) & ~63u; }
@@ -96,6 +105,7 @@ class VerbsRing final : public Ring, public DeviceQueues {
     VerbsFlows flows_;
     UserMemory user_memory_;
     std::unique_ptr<ProgramQueues> program_queues_;
+    std::atomic<bool> lost_{false};
     uint64_t lost_before_ = 0;
     uint64_t wakeups_ = 0;
     Moderation moderation_;                          // the device's
@@ -154,7 +164,7 @@ bool VerbsRing::read_counter(uint64_t* ticks) {
 }
 
 Status VerbsRing::make_queues() {
-    if (const Status opened = bell_.open(port_); !opened) return opened;
+    moderation_ = {};
     if (config_.stamps) stamped_cq_ = make_stamped_cq();
     rx_cq_ = stamped_cq_ != nullptr ? ibv_cq_ex_to_cq(stamped_cq_)
                                     : verbs().create_cq(port_.context(), int(config_.rx_requests),
@@ -162,7 +172,7 @@ Status VerbsRing::make_queues() {
     if (rx_cq_ == nullptr) return Errno{errno};
     if (config_.moderation.count > 1) (void)moderate(config_.moderation);
     tx_cq_ = verbs().create_cq(port_.context(), int(config_.tx_requests), nullptr, nullptr, 0);
-    return tx_cq_ == nullptr ? Status(Errno{errno}) : Status();
+    return tx_cq_ == nullptr ? Status(Errno{errno}) : make_qp();
 }
 
 Status VerbsRing::make_qp() {
@@ -225,8 +235,8 @@ Status VerbsRing::open(std::string* why) {
     config_.rx_batching =
         std::clamp(config_.rx_batching, 1u, std::max(1u, config_.rx_requests / 2));
     Status made = make_memory();
+    if (made) made = bell_.open(port_);
     if (made) made = make_queues();
-    if (made) made = make_qp();
     if (made) {
         VerbsTransmitter::Limits tx;
         tx.requests = config_.tx_requests;
@@ -252,20 +262,87 @@ Status VerbsRing::open(std::string* why) {
     return made;
 }
 
-// A request has completed in error: the QP is emptied and started again. Received frames that wait are kept; what was to be
-// sent and is not is lost, as on the wire.
-void VerbsRing::recover() {
-    port_.follow_fds();
+// Nothing is with the device afterwards. Received frames that wait are kept; what was to be sent and is not is lost, as on the
+// wire.
+Status VerbsRing::empty_qp() {
     ibv_qp_attr a{};
     a.qp_state = IBV_QPS_ERR;
-    if (verbs().modify_qp(qp_, &a, IBV_QP_STATE) != 0) return;
+    if (const int error = verbs().modify_qp(qp_, &a, IBV_QP_STATE)) return Errno{error};
     receiver_.gather();
     transmitter_.reclaim();
     a.qp_state = IBV_QPS_RESET;
-    if (verbs().modify_qp(qp_, &a, IBV_QP_STATE) != 0) return;
+    if (const int error = verbs().modify_qp(qp_, &a, IBV_QP_STATE)) return Errno{error};
     receiver_.forget_requests();
     transmitter_.forget_requests();
-    (void)start_qp();
+    return {};
+}
+
+// A completion queue that has overrun is of no use any more, nor is the QP that it belongs to. No frame finds its way to the
+// kernel meanwhile: the old QP keeps the rules, and loses what they take, until the new one has them.
+Status VerbsRing::replace_queues() {
+    ibv_qp* const qp = std::exchange(qp_, nullptr);
+    ibv_cq* const rx = std::exchange(rx_cq_, nullptr);
+    ibv_cq* const tx = std::exchange(tx_cq_, nullptr);
+    ibv_cq_ex* const stamped = std::exchange(stamped_cq_, nullptr);
+    Status made = make_queues();
+    if (made) {
+        receiver_.use(qp_, rx_cq_, stamped_cq_);
+        transmitter_.use(qp_, tx_cq_);
+        made = start_qp();
+    }
+    // Who sleeps on the channel is to hear from this queue, too.
+    if (made && ibv_req_notify_cq(rx_cq_, 0) != 0) made = Errno{EIO};
+    if (made) made = flows_.move(qp_);
+    if (made) {
+        destroy_queues(qp, rx, tx);
+        return {};
+    }
+    // What rules there are may be of either; close() does the rest.
+    receiver_.use(qp, rx, stamped);
+    transmitter_.use(qp, tx);
+    flows_.clear();
+    destroy_queues(std::exchange(qp_, qp), std::exchange(rx_cq_, rx), std::exchange(tx_cq_, tx));
+    stamped_cq_ = stamped;
+    return made;
+}
+
+// A request has completed in error, or the device says that something failed: the QP is emptied and started again.
+void VerbsRing::recover() {
+    if (lost()) return;
+    port_.follow_fds();
+    const bool replace = receiver_.queue_failed() || transmitter_.queue_failed();
+    Status up = empty_qp();
+    if (up) up = replace ? replace_queues() : start_qp();
+    if (!up) lost_.store(true, std::memory_order_relaxed);
+}
+
+void VerbsRing::tend() {
+    ibv_async_event event;
+    bool failed = false;
+    while (port_.next_event(&event)) switch (event.event_type) {
+            case IBV_EVENT_DEVICE_FATAL:
+            case IBV_EVENT_CQ_ERR:
+            case IBV_EVENT_QP_FATAL:
+            case IBV_EVENT_QP_REQ_ERR:
+            case IBV_EVENT_QP_ACCESS_ERR:
+                failed = true;
+                break;
+            default:  // the kernel tells of its interface what there is to know of a port
+                break;
+        }
+    if (!failed) return;
+    receiver_.gather();
+    transmitter_.reclaim();  // which of the queues it is
+    recover();
+}
+
+void VerbsRing::destroy_queues(ibv_qp* qp, ibv_cq* rx, ibv_cq* tx) {
+    if (qp != nullptr) verbs().destroy_qp(qp);
+    if (rx != nullptr) {
+        bell_.take();  // all acknowledged: destroying waits for that
+        verbs().destroy_cq(rx);
+    }
+    if (tx != nullptr) verbs().destroy_cq(tx);
 }
 
 // A device that cannot wakes for each frame.
@@ -315,9 +392,10 @@ void VerbsRing::adapt(Duration time) {
 
 bool VerbsRing::arm() {
     disarm();
-    if (receiver_.gather() != 0 || ibv_req_notify_cq(rx_cq_, 0) != 0) return false;
+    if (receiver_.gather() != 0) return false;
+    if (ibv_req_notify_cq(rx_cq_, 0) != 0) return lost();
     // It may have come before the queue was armed; and nothing would wake anybody for a QP that has stopped.
-    return receiver_.gather() == 0 && !receiver_.failed();
+    return receiver_.gather() == 0 && (lost() || !receiver_.failed());
 }
 
 RingCounters VerbsRing::counters() const {
@@ -338,12 +416,7 @@ void VerbsRing::close() {
     program_queues_.reset();
     port_.follow_fds();
     flows_.clear();
-    if (qp_ != nullptr) verbs().destroy_qp(qp_);
-    if (rx_cq_ != nullptr) {
-        bell_.take();  // all acknowledged: destroying waits for that
-        verbs().destroy_cq(rx_cq_);
-    }
-    if (tx_cq_ != nullptr) verbs().destroy_cq(tx_cq_);
+    destroy_queues(qp_, rx_cq_, tx_cq_);
     bell_.close();
     free_area(receive_, config_.receive_memory, receiver_.all_back());
     free_area(send_, config_.send_memory, true);

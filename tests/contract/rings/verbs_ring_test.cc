@@ -1,6 +1,7 @@
 // What only the verbs ring has: its settings, as they reach the device. The software HCA's station shows them.
 #include <dlfcn.h>
 #include <netinet/in.h>
+#include <poll.h>
 
 #include <cstdlib>
 
@@ -8,6 +9,7 @@
 #include "dev/verbs/library.h"
 #include "ring_pair.h"
 #include "softhca/fabric/wire.h"
+#include "softhca/hca/faults.h"
 #include "wait.h"
 
 namespace vma::test {
@@ -49,6 +51,20 @@ class VerbsRingTest : public testing::Test {
     void receive_one() {
         Packet p[1];
         ASSERT_EQ(pair->ring[1]->recv(p), 1u);
+    }
+
+    // Makes the device of side 0, "a", or side 1, "b", fail.
+    void inject(const char* device, std::vector<std::string> fault) {
+        std::string error;
+        ASSERT_EQ(softhca::inject_fault(*wire, device, fault, &error), 1u) << error;
+    }
+    unsigned received() {
+        Packet p[64];
+        return pair->ring[1]->recv(p);
+    }
+    bool is_woken() {
+        pollfd waits{pair->ring[1]->wake_fd(), POLLIN, 0};
+        return ::poll(&waits, 1, 0) == 1;
     }
 
     std::unique_ptr<VerbsPair> pair;
@@ -379,6 +395,147 @@ TEST_F(VerbsRingTest, connected_flows_share_the_rule_of_their_local_end) {
     receive_one();
     ring.unsteer(pair->flow(7000, 1001));
     EXPECT_EQ(rules(1), 2u);
+}
+
+TEST_F(VerbsRingTest, a_receive_in_error_costs_what_was_on_its_way) {
+    for (const bool stamps : {false, true}) {
+        SCOPED_TRACE(stamps ? "stamped" : "plain");
+        VerbsRingConfig c;
+        c.stamps = stamps;
+        open(c);
+        ASSERT_TRUE(pair->ring[1]->steer(pair->flow(7000)));
+        for (const char* status : {"1", "4", "5", "21"}) {
+            inject("b", {"error", "recv", status});
+            send(1);
+            EXPECT_EQ(received(), 0u);
+            send(3);  // lost: the queue pair is in error
+            EXPECT_EQ(received(), 0u);
+            send(3);
+            EXPECT_EQ(received(), 3u) << status;
+        }
+        EXPECT_EQ(rules(1), 1u);
+    }
+}
+
+TEST_F(VerbsRingTest, a_send_in_error_is_noticed_by_who_receives) {
+    open({});
+    ASSERT_TRUE(pair->ring[1]->steer(pair->flow(7000)));
+    inject("a", {"error", "send"});
+    send(2);
+    EXPECT_EQ(received(), 0u);
+    Packet none[1];
+    EXPECT_EQ(pair->ring[0]->recv(none), 0u);  // the receive requests have been flushed
+    EXPECT_EQ(pair->ring[0]->recv(none), 0u);
+    send(2);
+    EXPECT_EQ(received(), 2u);
+}
+
+TEST_F(VerbsRingTest, buffers_that_are_lent_stay_as_they_are_while_the_queue_starts_again) {
+    VerbsRingConfig c;
+    c.rx_requests = 64;
+    c.rx_batching = 8;
+    open(c);
+    ASSERT_TRUE(pair->ring[1]->steer(pair->flow(7000)));
+    send(1);
+    Packet held[1];
+    ASSERT_EQ(pair->ring[1]->recv(held), 1u);
+    const std::vector<uint8_t> before(held[0]->data, held[0]->data + held[0]->len);
+    for (const std::vector<std::string>& fault :
+         {std::vector<std::string>{"error", "recv"}, {"overrun", "recv"}}) {
+        inject("b", fault);
+        send(1);
+        for (int looks = 0; looks < 3; ++looks) EXPECT_EQ(received(), 0u);
+        for (int round = 0; round < 100; ++round) {
+            Frame f = build_frame(pair->spec(1000, 7000, 100));
+            const TxFrame frames[] = {f.plain()};
+            int why = 0;
+            ASSERT_EQ(pair->ring[0]->send(frames, &why), 1u);
+            ASSERT_EQ(received(), 1u) << fault[0] << " " << round;
+        }
+        EXPECT_EQ(std::vector<uint8_t>(held[0]->data, held[0]->data + held[0]->len), before);
+    }
+}
+
+TEST_F(VerbsRingTest, queues_that_have_overrun_are_replaced) {
+    for (const bool stamps : {false, true}) {
+        SCOPED_TRACE(stamps ? "stamped" : "plain");
+        VerbsRingConfig c;
+        c.stamps = stamps;
+        c.moderation = {7, 33};
+        open(c);
+        ASSERT_TRUE(pair->ring[1]->steer(pair->flow(7000)));
+        ASSERT_TRUE(pair->ring[1]->steer(pair->flow(7001, 9)));
+        inject("b", {"overrun", "recv"});
+        EXPECT_EQ(received(), 0u);
+        EXPECT_EQ(received(), 0u);
+        EXPECT_FALSE(pair->ring[1]->lost());
+        send(3);
+        EXPECT_EQ(received(), 3u);
+        EXPECT_EQ(rules(1), 2u);
+        const softhca::CqShared& cq = station[1]->cqs[qp(1).recv_cq];
+        EXPECT_EQ(cq.moderation_count, 7u);
+        inject("a", {"overrun", "send"});
+        send(300);  // its completions are looked for now and then only
+        EXPECT_FALSE(pair->ring[0]->lost());
+        unsigned n = 0;
+        while (received() != 0) ++n;
+        send(3);
+        EXPECT_EQ(received(), 3u) << n;
+    }
+}
+
+TEST_F(VerbsRingTest, who_sleeps_is_woken_after_an_overrun_too) {
+    open({});
+    Ring& ring = *pair->ring[1];
+    ASSERT_TRUE(ring.steer(pair->flow(7000)));
+    ASSERT_TRUE(ring.arm());
+    EXPECT_FALSE(ring.has_news());
+    inject("b", {"overrun", "recv"});
+    ASSERT_TRUE(ring.has_news());
+    ring.tend();
+    EXPECT_FALSE(ring.has_news());
+    EXPECT_FALSE(is_woken());
+    send(1);
+    EXPECT_TRUE(is_woken());
+    ring.disarm();
+    EXPECT_EQ(received(), 1u);
+}
+
+TEST_F(VerbsRingTest, a_port_that_goes_down_and_comes_up_needs_nothing) {
+    open({});
+    ASSERT_TRUE(pair->ring[1]->steer(pair->flow(7000)));
+    inject("b", {"down"});
+    ASSERT_TRUE(pair->ring[1]->has_news());
+    pair->ring[1]->tend();
+    send(2);
+    EXPECT_EQ(received(), 0u);
+    inject("b", {"up"});
+    send(2);
+    EXPECT_EQ(received(), 2u);
+    EXPECT_FALSE(pair->ring[1]->lost());
+}
+
+TEST_F(VerbsRingTest, a_lost_device_is_told_and_refuses) {
+    open({});
+    Ring& ring = *pair->ring[1];
+    ASSERT_TRUE(ring.steer(pair->flow(7000)));
+    ASSERT_TRUE(ring.arm());
+    inject("b", {"fatal"});
+    EXPECT_TRUE(is_woken());
+    ring.disarm();
+    EXPECT_EQ(received(), 0u);
+    EXPECT_EQ(received(), 0u);
+    EXPECT_TRUE(ring.lost());
+    EXPECT_TRUE(ring.arm()) << "nothing to look for";
+    ring.disarm();
+    Frame f = build_frame(pair->spec(1000, 7000));
+    const TxFrame frames[] = {f.plain()};
+    int why = 0;
+    EXPECT_EQ(ring.send(frames, &why), 0u);
+    EXPECT_EQ(why, ENETDOWN);
+    EXPECT_FALSE(ring.steer(pair->flow(7001)));
+    ring.unsteer(pair->flow(7000));
+    EXPECT_EQ(rules(1), 0u);
 }
 
 }  // namespace
