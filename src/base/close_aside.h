@@ -6,6 +6,8 @@ namespace vma {
 
 // Returns at once. If no thread can be started the descriptor stays open until exec (it has CLOEXEC). Any thread.
 void close_aside(int fd);
+// The same, but waits until it is closed, `ms` at most; at once for what never waits. False: it is not closed yet.
+bool close_within(int fd, unsigned ms);
 // No thread of these is left, however long they take: the library is about to be unmapped.
 void close_aside_end();
 

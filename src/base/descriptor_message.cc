@@ -13,7 +13,7 @@ int Fds::take(unsigned i) {
 
 void Fds::close_all() {
     for (unsigned i = 0; i < count_; i++)
-        if (fds_[i] >= 0) sys::close(fds_[i]);
+        if (fds_[i] >= 0) close_ ? close_(fds_[i]) : void(sys::close(fds_[i]));
     count_ = 0;
 }
 
@@ -21,7 +21,7 @@ void Fds::add(int fd) {
     if (count_ < kMostFds)
         fds_[count_++] = fd;
     else
-        sys::close(fd);
+        close_ ? close_(fd) : void(sys::close(fd));
 }
 
 Status send_with_fds(int socket, std::span<const iovec> parts, std::span<const int> fds) {

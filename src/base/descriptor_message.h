@@ -18,6 +18,8 @@ inline constexpr unsigned kMostFds = 253;  // of one message: SCM_MAX_FD
 class Fds {
   public:
     Fds() = default;
+    // `close`: instead of close(2), which may wait for whoever is behind a descriptor (base/close_aside.h).
+    explicit Fds(void (*close)(int)) : close_(close) {}
     ~Fds() { close_all(); }
     Fds(const Fds&) = delete;
     Fds& operator=(const Fds&) = delete;
@@ -28,6 +30,7 @@ class Fds {
     void add(int fd);
 
   private:
+    void (*close_)(int) = nullptr;
     int fds_[kMostFds];
     unsigned count_ = 0;
 };

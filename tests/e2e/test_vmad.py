@@ -6,6 +6,7 @@ import random
 import re
 import signal
 import socket
+import subprocess
 import sys
 import threading
 
@@ -61,6 +62,52 @@ class HostCase(drops.DropCase):
                 self.assertLess(self.b.counters(name)[counter] - before, case.SLACK, f"{protocol} at {ip} is the kernel's\n{done.out}{server.out}")
             for process in (server, peer):
                 self.assertEqual(process.stop(signal.SIGINT, 10), 0, process.out)
+
+
+# A user's process that gives vmad descriptors which cannot be closed for as long as it likes: of connections whose peer does not read.
+# argv: SOCKET ADDRESS PORT WAY.  WAY door: in place of a session; session: with a request; unread: left behind in a socket.
+HOLDS_UP = """import array, socket, struct, sys, threading
+door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+door.connect(sys.argv[1])
+
+
+def tell(s, what):
+    fds = array.array("i", [what.fileno()])
+    s.sendmsg([b"x" * 64], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+
+
+def stuck():
+    s = socket.create_connection((sys.argv[2], int(sys.argv[3])))
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
+    s.setblocking(False)
+    try:
+        while True:
+            s.send(b"x" * 65536)
+    except BlockingIOError:
+        return s
+
+
+def session():
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    tell(door, theirs)
+    return ours
+
+
+try:
+    for _ in range(3):
+        s = stuck()
+        on = door if sys.argv[4] == "door" else session()
+        for _ in range(1 if sys.argv[4] != "unread" else 3):
+            tell(on, s)
+        # Where vmad was the quicker it is this close that waits.
+        threading.Thread(target=s.close, daemon=True).start()
+        if sys.argv[4] == "unread":
+            threading.Thread(target=on.close, daemon=True).start()
+except OSError as error:
+    print(error)
+print("told", flush=True)
+sys.stdin.readline()
+"""
 
 
 class Sockperf(HostCase):
@@ -180,6 +227,25 @@ class Rootless(HostCase):
         self.assertEqual(s.recv(1), b"")
         self.tell(second, "listen", self.port)
         self.expect_offloaded(second, self.client(self.port))
+
+    def test_who_holds_it_up(self):
+        """vmad has one thread for all: descriptors of one user that cannot be closed do not keep it from serving another."""
+        self.start("--group", "games")
+        deaf = self.a.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self.addCleanup(deaf.close)
+        deaf.bind((self.a.ip, self.port + 9))
+        deaf.listen(100)
+        for number, way in enumerate(("door", "session", "unread")):
+            with self.subTest(way=way):
+                crook = self.b.start(["/usr/bin/python3", "-c", HOLDS_UP, SOCKET, self.a.ip, self.port + 9, way],
+                                     prefix=self.host.user(user=DAEMON), stdin=subprocess.PIPE)
+                crook.expect("told")
+                program = self.program(self.host.user())
+                self.tell(program, "listen", self.port + number)
+                self.expect_offloaded(program, self.client(self.port + number))
+                program.kill()
+                crook.kill()
+        self.assertTrue(self.host.process.running(), self.host.process.out)
 
     def test_a_policy_that_cannot_be_read(self):
         done = self.b.run(["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /run && exec "$0" "$@"', binary("vmad"), "--listen",

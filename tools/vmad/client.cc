@@ -114,7 +114,7 @@ int peer_pidfd(int session, pid_t pid) {
 
 Client::Client(int session, int pidfd, Peer peer, bool trusted, const Policy& policy,
                const Namespace& where, Ledger& ledger)
-    : session_(session),
+    : session_(Fd::of_client(session)),
       pidfd_(pidfd),
       peer_(std::move(peer)),
       policy_(policy),
@@ -136,7 +136,7 @@ void Client::keep_ring(const KeptRing& ring) {
 
 std::unique_ptr<Client> Client::make(int session, bool may_be_trusted, const Policy& policy,
                                      const Namespace& where, Ledger& ledger) {
-    Fd owned(session);
+    const Fd owned = Fd::of_client(session);
     Peer peer;
     int type = 0;
     socklen_t type_len = sizeof type;
@@ -186,7 +186,7 @@ bool Client::may_steer(uint16_t port) {
 bool Client::serve(unsigned most) {
     alignas(8) static uint8_t buffer[vma::broker::kMostMessage];
     for (unsigned i = 0; i < most; i++) {
-        vma::Fds fds;
+        vma::Fds fds(close_received);
         const auto n = vma::broker::receive_packet(session_.get(), buffer, fds);
         if (!n) {
             if (n.error() == EINTR) continue;
@@ -394,7 +394,7 @@ vma::Status Client::hold(const vma::broker::HeldList& list, vma::Fds& fds) {
         if (estate_.held.size() >= kMostHeld) return vma::Errno{ENOSPC};
         HeldTwin twin;
         twin.facts = h;
-        twin.twin = Fd(fds.take(i));
+        twin.twin = Fd::of_client(fds.take(i));
         estate_.held.push_back(std::move(twin));
     }
     return {};

@@ -271,19 +271,6 @@ void Work::let_go() {
 
 }  // namespace
 
-Fd& Fd::operator=(Fd&& o) noexcept {
-    if (this != &o) {
-        reset();
-        fd_ = o.fd_;
-        o.fd_ = -1;
-    }
-    return *this;
-}
-void Fd::reset() {
-    if (fd_ >= 0) vma::sys::close(fd_);
-    fd_ = -1;
-}
-
 bool Estate::owns_port(const Endpoint& local) const {
     if (trusted) return true;
     for (const Endpoint& p : proven)

@@ -13,24 +13,9 @@
 #include "base/time.h"
 #include "broker/protocol.h"
 #include "dev/ring.h"
+#include "vmad/fd.h"
 
 namespace vmad {
-
-// A descriptor that is closed at the end.
-class Fd {
-  public:
-    Fd() = default;
-    explicit Fd(int fd) : fd_(fd) {}
-    Fd(Fd&& o) noexcept : fd_(o.fd_) { o.fd_ = -1; }
-    Fd& operator=(Fd&& o) noexcept;
-    ~Fd() { reset(); }
-    void reset();
-    int get() const { return fd_; }
-    bool valid() const { return fd_ >= 0; }
-
-  private:
-    int fd_ = -1;
-};
 
 struct WatchedArena {
     vma::broker::Watch facts;

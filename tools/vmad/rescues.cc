@@ -93,6 +93,7 @@ void Rescues::start(Estate estate, pid_t of, const std::function<void()>& in_chi
     child.pid = fork();
     if (child.pid == 0) {
         alarm(kSeconds);
+        may_wait();
         child.pipe = Fd();
         forget();
         in_child();

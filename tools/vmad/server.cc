@@ -18,6 +18,7 @@
 #include "dev/packet/interfaces.h"
 #include "engine/bereaved.h"
 #include "vmad/client.h"
+#include "vmad/patience.h"
 #include "vmad/rescues.h"
 #include "vmad/socket_facts.h"
 #include "vmad/workers.h"
@@ -54,6 +55,20 @@ class Server {
         kWorkers,
         kControl
     };
+    // What is held up in its life is that user's doing. It may end with the end of his doors and sessions.
+    class Blame {
+      public:
+        Blame(Server& server, uid_t user) : server_(server), user_(user), before_(held_up()) {}
+        ~Blame();
+        Blame(const Blame&) = delete;
+        Blame& operator=(const Blame&) = delete;
+
+      private:
+        Server& server_;
+        const uid_t user_;
+        const unsigned before_;
+    };
+
     struct Door {
         Fd socket;
         uid_t user;
@@ -89,6 +104,7 @@ class Server {
     uint32_t next_ = 1;
     std::unordered_map<uint32_t, Door> doors_;
     std::unordered_map<uint32_t, std::unique_ptr<Client>> clients_;
+    Patience patience_;
     Rescues rescues_;
     vma::Bereaved bereaved_;
 };
@@ -148,7 +164,7 @@ bool Server::add_door(Fd door, uid_t user) {
 
 // A process connects to the host's broker.
 void Server::arrive() {
-    Fd door(int(vma::sys::raw(SYS_accept4, listener_.get(), 0, 0, SOCK_CLOEXEC)));
+    Fd door = Fd::of_client(int(vma::sys::raw(SYS_accept4, listener_.get(), 0, 0, SOCK_CLOEXEC)));
     if (!door.valid()) return;
     if (netns_cookie_of(door.get()) == cookie_)
         admit(std::move(door));
@@ -164,12 +180,27 @@ void refused(const Peer& who, const std::string& why) {
 void Server::admit(Fd door) {
     Peer who;
     if (!peer_of(door.get(), who)) return;
+    if (patience_.is_over(who.user, vma::monotonic_now()))
+        return refused(who, "descriptors of that user cannot be closed");
     unsigned same = 0;
     for (const auto& [id, d] : doors_) same += d.user == who.user;
     if (doors_.size() >= kMostDoors || (who.user != 0 && same >= kMostOfUser))
         refused(who, "too many processes are served");
     else
         add_door(std::move(door), who.user);
+}
+
+// He goes on as after the end of a broker.
+Server::Blame::~Blame() {
+    const unsigned times = held_up() - before_;
+    if (times == 0 || user_ == 0 || !server_.of_host() ||
+        !server_.patience_.spend(user_, times, vma::monotonic_now()))
+        return;
+    syslog(LOG_WARNING, "user %u is not served for a while: its descriptors cannot be closed",
+           unsigned(user_));
+    std::erase_if(server_.doors_, [&](const auto& entry) { return entry.second.user == user_; });
+    std::erase_if(server_.clients_,
+                  [&](const auto& entry) { return entry.second->user() == user_; });
 }
 
 void Server::pass_to_worker(int door) {
@@ -204,7 +235,7 @@ void Server::control() {
     }
     got_.doors++;
     said_idle_ = false;
-    admit(Fd(fds.take(0)));
+    admit(Fd::of_client(fds.take(0)));
 }
 
 unsigned Server::clients_of(uid_t user) const {
@@ -218,7 +249,8 @@ void Server::knock(uint32_t id) {
     const auto door = doors_.find(id);
     if (door == doors_.end()) return;
     alignas(8) uint8_t buffer[256];
-    vma::Fds fds;
+    const Blame blame(*this, door->second.user);
+    vma::Fds fds(close_received);
     const auto n = vma::broker::receive_packet(door->second.socket.get(), buffer, fds);
     if (!n) {
         if (n.error() != EAGAIN && n.error() != EINTR && n.error() != EMSGSIZE) doors_.erase(door);
@@ -239,7 +271,9 @@ void Server::knock(uint32_t id) {
 
 void Server::session(uint32_t id) {
     const auto it = clients_.find(id);
-    if (it == clients_.end() || it->second->serve(kMessagesPerTurn)) return;
+    if (it == clients_.end()) return;
+    const Blame blame(*this, it->second->user());
+    if (it->second->serve(kMessagesPerTurn)) return;
     if (it->second->leaving()) {
         // exec: the memory is gone, and with it who would have closed the connections.
         end(id, true);
@@ -253,6 +287,7 @@ void Server::session(uint32_t id) {
 void Server::death(uint32_t id) {
     const auto it = clients_.find(id);
     if (it == clients_.end()) return;
+    const Blame blame(*this, it->second->user());
     while (it->second->serve(kMessagesPerTurn)) {  // what it said before it died
         if (!vma::broker::wait_readable(it->second->session(), 0)) break;
     }
