@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <bit>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -20,25 +19,17 @@ using std::chrono::steady_clock;
 
 constexpr milliseconds kAnswerWithin{3000};
 constexpr milliseconds kLookEvery{2};
-constexpr uint32_t kLongestFrame = 1u << 17;
-
-bool read_all(int fd, void* to, size_t n, uint64_t offset) {
-    return pread(fd, to, n, off_t(offset)) == ssize_t(n);
-}
 
 }  // namespace
 
 Source::Source(Source&& other) noexcept
     : page_(std::move(other.page_)),
       program_(std::move(other.program_)),
-      fd_(std::exchange(other.fd_, -1)),
       bytes_(other.bytes_),
-      tail_(other.tail_) {}
+      file_(std::exchange(other.file_, std::nullopt)) {}
 
 Source::~Source() {
-    if (fd_ < 0) return;
-    ask(false);
-    close(fd_);
+    if (file_) ask(false);
 }
 
 bool Source::ask(bool on) {
@@ -86,57 +77,20 @@ std::optional<Source> Source::open(const std::string& directory, uint32_t pid, u
     }
     const std::string name = fmt::format("{}{}{}{}", directory, directory.ends_with('/') ? "" : "/",
                                          kCapturePrefix, pid);
-    source.fd_ = ::open(name.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (source.fd_ < 0) {
+    const int fd = ::open(name.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) {
         *why = fmt::format("{}: {}", name, std::strerror(errno));
         return std::nullopt;
     }
     // Nobody else has to find it, and nothing is left of it when both ends are gone.
     unlink(name.c_str());
-    CaptureHeader capture;
-    if (!read_all(source.fd_, &capture, sizeof capture, 0) ||
-        std::memcmp(capture.magic, kCaptureMagic, sizeof kCaptureMagic) != 0 ||
-        capture.pid != pid || !std::has_single_bit(capture.bytes) ||
-        capture.bytes < kLeastCapture || capture.bytes > kMostCapture) {
+    source.file_ = CaptureFile::open(fd, pid);
+    if (!source.file_) {
         *why = fmt::format("{} is not a capture file of process {}", name, pid);
         return std::nullopt;
     }
-    source.bytes_ = capture.bytes;
+    source.bytes_ = source.file_->bytes();
     return source;
-}
-
-Source::Next Source::next(Frame& out) {
-    CaptureHeader header;
-    if (!read_all(fd_, &header, sizeof header, 0)) return Next::damaged;
-    if (header.head == tail_) return Next::none;
-    if (header.head - tail_ > bytes_ || header.head < tail_) return Next::damaged;
-    const auto read_ring = [&](uint64_t at, void* to, size_t n) {
-        const uint64_t begin = at & (bytes_ - 1), first = std::min<uint64_t>(n, bytes_ - begin);
-        return read_all(fd_, to, first, kCaptureData + begin) &&
-               read_all(fd_, static_cast<char*>(to) + first, n - first, kCaptureData);
-    };
-    CaptureRecord record;
-    if (!read_ring(tail_, &record, sizeof record)) return Next::damaged;
-    if (record.state != kRecordReady) return Next::none;  // still being written
-    if (record.size < sizeof record || record.size > header.head - tail_ ||
-        record.size > kLongestFrame + sizeof record || record.drop >= DropReason::count)
-        return Next::damaged;
-    out.bytes.resize(record.size - sizeof record);
-    if (!read_ring(tail_ + sizeof record, out.bytes.data(), out.bytes.size())) return Next::damaged;
-    out.ifindex = record.ifindex;
-    out.inbound = record.direction == Direction::in;
-    out.drop = record.drop;
-    out.time_ns = record.realtime_ns;
-    tail_ += (record.size + 7) & ~uint64_t{7};
-    const CaptureControl control{tail_};
-    return pwrite(fd_, &control, sizeof control, kControlOffset) == ssize_t(sizeof control)
-               ? Next::frame
-               : Next::damaged;
-}
-
-uint64_t Source::dropped() const {
-    CaptureHeader header;
-    return read_all(fd_, &header, sizeof header, 0) ? header.dropped : 0;
 }
 
 std::string Source::interface_name(uint32_t ifindex) const {

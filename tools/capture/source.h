@@ -1,23 +1,14 @@
-// Source: frames of one process out of its capture file (src/stats/capture.h). Reads with pread(2), never through a mapping,
-// and checks each size before it follows it.
+// Source: a process that is being captured, and its file.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 
-#include "stats/capture.h"
+#include "capture/file.h"
 #include "stats/reader.h"
 
 namespace vma::capture {
-
-struct Frame {
-    uint32_t ifindex = 0;
-    bool inbound = false;
-    DropReason drop = DropReason::none;
-    int64_t time_ns = 0;
-    std::string bytes;
-};
 
 class Source {
   public:
@@ -28,10 +19,9 @@ class Source {
     Source& operator=(Source&&) = delete;
     ~Source();  // asks it to stop
 
-    enum class Next { frame, none, damaged };
-    // The oldest frame that has not been taken yet. damaged: the file is not one of ours any more.
-    Next next(Frame& out);
-    uint64_t dropped() const;  // frames that did not fit so far
+    using Next = CaptureFile::Next;
+    Next next(Frame& out) { return file_->next(out); }
+    uint64_t dropped() const { return file_->dropped(); }
     // Once a second, so that the process knows that somebody is there. False: it has ended or does not take the request.
     bool still_there();
     std::string interface_name(uint32_t ifindex) const;
@@ -42,9 +32,8 @@ class Source {
     bool ask(bool on);
     stats::PageFile page_;
     std::string program_;
-    int fd_ = -1;
-    uint32_t bytes_ = 0;
-    uint64_t tail_ = 0;
+    uint32_t bytes_ = 0;  // asked for, then those of the file
+    std::optional<CaptureFile> file_;
 };
 
 }  // namespace vma::capture

@@ -8,8 +8,13 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <chrono>
+
 namespace vma::stats {
 namespace {
+
+using std::chrono::seconds;
+using std::chrono::steady_clock;
 
 constexpr timeval kPatience{5, 0};
 constexpr size_t kLongestRequest = 8192;
@@ -20,20 +25,23 @@ std::string response(const char* status, const char* type, const std::string& bo
         status, type, body.size(), body);
 }
 
-// The request up to its empty line; "" when it does not come.
+// The request up to its empty line; "" when it does not come, or is longer or slower than any that asks for a page.
 std::string read_request(int fd) {
+    const auto end = steady_clock::now() + seconds(kPatience.tv_sec);
     std::string request;
     char piece[1024];
-    while (request.size() < kLongestRequest && request.find("\r\n\r\n") == std::string::npos) {
+    while (request.find("\r\n\r\n") == std::string::npos) {
         const ssize_t n = recv(fd, piece, sizeof piece, 0);
-        if (n <= 0) return "";
+        if (n <= 0 || request.size() + size_t(n) > kLongestRequest || steady_clock::now() > end)
+            return "";
         request.append(piece, size_t(n));
     }
     return request;
 }
 
 void send_all(int fd, const std::string& text) {
-    for (size_t at = 0; at < text.size();) {
+    const auto end = steady_clock::now() + seconds(kPatience.tv_sec);
+    for (size_t at = 0; at < text.size() && steady_clock::now() <= end;) {
         const ssize_t n = send(fd, text.data() + at, text.size() - at, MSG_NOSIGNAL);
         if (n <= 0) return;
         at += size_t(n);
@@ -41,6 +49,16 @@ void send_all(int fd, const std::string& text) {
 }
 
 }  // namespace
+
+void answer(int client, const std::function<std::string()>& text) {
+    setsockopt(client, SOL_SOCKET, SO_RCVTIMEO, &kPatience, sizeof kPatience);
+    setsockopt(client, SOL_SOCKET, SO_SNDTIMEO, &kPatience, sizeof kPatience);
+    const std::string request = read_request(client);
+    if (request.starts_with("GET /metrics "))
+        send_all(client, response("200 OK", "text/plain; version=0.0.4", text()));
+    else if (!request.empty())
+        send_all(client, response("404 Not Found", "text/plain", "GET /metrics\n"));
+}
 
 int serve_metrics(uint16_t port, const std::function<std::string()>& text,
                   const std::function<void(uint16_t)>& ready) {
@@ -63,13 +81,7 @@ int serve_metrics(uint16_t port, const std::function<std::string()>& text,
             if (errno == EINTR || errno == ECONNABORTED) continue;
             return errno;
         }
-        setsockopt(client, SOL_SOCKET, SO_RCVTIMEO, &kPatience, sizeof kPatience);
-        setsockopt(client, SOL_SOCKET, SO_SNDTIMEO, &kPatience, sizeof kPatience);
-        const std::string request = read_request(client);
-        if (request.rfind("GET /metrics ", 0) == 0)
-            send_all(client, response("200 OK", "text/plain; version=0.0.4", text()));
-        else if (!request.empty())
-            send_all(client, response("404 Not Found", "text/plain", "GET /metrics\n"));
+        answer(client, text);
         close(client);
     }
 }
