@@ -229,7 +229,8 @@ void exit_prepare() {
         for_each_own_socket([](Socket& socket, int) {
             socket.tell_what_it_did();
             if (socket.kind == ObjectKind::tcp && socket.state() == SocketState::offloaded &&
-                !socket.hand_back(Reason::exiting))
+                (static_cast<TcpSocket&>(socket).outlives_the_process() ||
+                 !socket.hand_back(Reason::exiting)))
                 socket.teardown();
             // Datagrams that wait here are a child's to read, if there is one.
             if (socket.kind == ObjectKind::udp && forks_so_far() != 0 &&

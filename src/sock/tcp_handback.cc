@@ -92,11 +92,7 @@ bool TcpSocket::hand_back(Reason why) {
 bool TcpSocket::hand_back_connection(Reason why) {
     if (state() != SocketState::offloaded || connection_ == nullptr)
         return state() == SocketState::kernel;
-    if (connection_->neighbor) {
-        // What has been sent lies in memory that outlives this process.
-        if (why == Reason::exiting && share() == nullptr && all_sent()) return false;
-        return leave_ring(why, nullptr, -1);
-    }
+    if (connection_->neighbor) return leave_ring(why, nullptr, -1);
     inherited_options_to_twin(fd());
     const ConnectionLease lease(shard_);
     shard_->drain();
@@ -131,7 +127,11 @@ void orphans_leave_ring(Shard& shard) {
 
 }  // namespace
 
-bool TcpSocket::all_sent() {
+bool TcpSocket::outlives_the_process() {
+    std::lock_guard guard(control_);
+    if (state() != SocketState::offloaded || connection_ == nullptr || !connection_->neighbor ||
+        share() != nullptr)
+        return false;
     const ConnectionLease lease(shard_);
     return tcp::unsent_bytes(connection_->tcb) == 0;
 }

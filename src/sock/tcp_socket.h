@@ -135,6 +135,8 @@ class TcpSocket final : public Socket {
 
     // ---- Into the shm ring (tcp_cross.cc). While crossing() no call blocks in the kernel, while settling() none is there.
     int crossing_twin() const { return cross_twin_.fd(); }
+    // Does all that was sent lie in memory which its other end keeps when this process ends, and does nobody else need the twin?
+    bool outlives_the_process();
     bool crossing() const { return cross_.load(std::memory_order_acquire) != Cross::none; }
     bool settling() const { return cross_.load(std::memory_order_acquire) == Cross::settling; }
     bool is_connection(const FlowTuple& tuple);
@@ -262,7 +264,6 @@ class TcpSocket final : public Socket {
     void accepted_by(uint64_t from, const ShmMessage& message);
     void committed_by(uint64_t from, const ShmMessage& message);
     bool enter_ring(const ShmMessage& theirs, bool held);
-    bool all_sent();
     bool leaving() const;  // out of the shm ring, just now
     Reason memory_forbidden();
     bool leave_ring(Reason why, const ShmMessage* request, int memory);
