@@ -55,5 +55,10 @@ void expect(int line, const char* what, long got, long wanted);
 
 struct sockaddr_in address(const char* ip, int port);
 int udp_bound(int port);
-int connected(int type);         /* to the peer */
+int connected(int type); /* to the peer */
+int listening(const char* ip, int port);
+#if VMA_API_VERSION != 606
+int by_shared_memory(
+    void); /* to the peer, a program that runs "echo"; by shared memory when this returns */
+#endif
 int give_back(int fd, void* id); /* one kept packet */

@@ -50,15 +50,6 @@ static void check_packet(const struct vma_completion_t* c) {
     EXPECT(c->src.sin_addr.s_addr, address(peer_ip, 0).sin_addr.s_addr);
 }
 
-static int listening(const char* ip, int port) {
-    const int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1;
-    const struct sockaddr_in here = address(ip, port);
-    EXPECT(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one), 0);
-    EXPECT(bind(listener, (const struct sockaddr*)&here, sizeof here), 0);
-    EXPECT(listen(listener, 5), 0);
-    return listener;
-}
-
 static void off(void) {
     struct vma_completion_t done;
     struct vma_buff_t buff;
@@ -267,32 +258,12 @@ static void server(void) {
     EXPECT(poll_ring(ring, &none, 1), 0);
 }
 
-/* One connection; what comes goes back, by the usual calls. */
-static void echo(void) {
-    const int listener = listening(peer_ip, peer_port);
-    puts("ready");
-    const int fd = accept(listener, NULL, NULL);
-    char text[1000];
-    for (ssize_t got; (got = recv(fd, text, sizeof text, 0)) != 0;) {
-        EXPECT(got > 0, 1);
-        EXPECT(send(fd, text, (size_t)got, 0), got);
-    }
-}
-
 /* Over the ring between processes: the peer echoes; once the connection has moved there its answers come by SocketXtreme. */
 static void shm(void) {
-    enum { MOST_ROUNDS = 20000, ROUNDS = 200 };
-    const int fd = connected(SOCK_STREAM);
+    enum { ROUNDS = 200 };
+    const int fd = by_shared_memory(), ring = ring_of(fd);
     char text[100];
-    int round = 0;
-    for (; CALL1(RINGS, fd) == 0; round++) {
-        EXPECT(round < MOST_ROUNDS, 1);
-        const int size = snprintf(text, sizeof text, "message %d", round);
-        EXPECT(send(fd, text, (size_t)size, 0), size);
-        EXPECT(recv(fd, text, sizeof text, 0), size);
-    }
-    const int ring = ring_of(fd);
-    for (int i = 0; i < ROUNDS; i++, round++) {
+    for (int round = 0; round < ROUNDS; round++) {
         struct vma_completion_t done;
         const int size = snprintf(text, sizeof text, "message %d", round);
         EXPECT(send(fd, text, (size_t)size, 0), size);
@@ -308,6 +279,6 @@ static void shm(void) {
 }
 
 const struct part parts[] = {
-    {"off", off},       {"errors", errors}, {"udp", udp},   {"kernel", kernel}, {"tcp", tcp},
-    {"server", server}, {"shm", shm},       {"echo", echo}, {NULL, NULL},
+    {"off", off}, {"errors", errors}, {"udp", udp}, {"kernel", kernel},
+    {"tcp", tcp}, {"server", server}, {"shm", shm}, {NULL, NULL},
 };
