@@ -36,7 +36,7 @@ PROCESS_HEADERS = re.compile(
 TIME_OF_DAY = re.compile(r"realtime_ns\(\)|CLOCK_REALTIME|system_clock|gettimeofday\(|\btime\((nullptr|NULL|0)\)|(pthread_cond|pthread_mutex|sem)_timed\w*\(")
 STAMPS = {
     "base/clock.h", "engine/shard.cc", "engine/shard_stamps.cc", "engine/device_clock.cc", "engine/udp_pacing.cc",  # of datagrams
-    "sock/udp_order.cc",  # and their order
+    "sock/udp_order.cc", "sock/epoll_order.cc",  # and their order
     "engine/runtime.cc",  # the banner
     "stats/reader.cc",  # the age of a file
 }

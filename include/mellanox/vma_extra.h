@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -422,6 +423,16 @@ struct vma_patch_t {                  /* bytes that replace those at `offset` */
     const void* bytes;
 };
 
+/* What an event of ordered_epoll_wait() is about. Times are CLOCK_REALTIME. All zero: of nothing that has a place in the order. */
+struct vma_ordered_event_t {
+    struct timespec
+        arrival; /* of the first datagram, or the first byte: when the host received it */
+    struct timespec hw_arrival; /* when its device did, by the device's stamp; 0: there is none */
+    size_t
+        bytes; /* that may be read before what the next event is about, and before the next wait */
+    unsigned datagrams; /* that these are; 0: a stream */
+};
+
 /* The table of the library's own functions. Functions of later versions stand behind these: `size` is what the loaded library has.
  * 0, or -1 and errno, unless said otherwise.
  *
@@ -434,7 +445,12 @@ struct vma_patch_t {                  /* bytes that replace those at `offset` */
  * template_alloc   ENOBUFS: VMA_TEMPLATE_MAX are there; EMSGSIZE: more than VMA_TEMPLATE_MAX_BYTES; EINVAL: no byte; ENOMEM
  * template_update  replaces bytes, all patches or, if one does not lie in the message (EINVAL), none
  * template_fire    the same and sends it; how many bytes were sent, or -1. Like send(), whose errors it has, to the peer that the
- *                  socket has then. `flags`: MSG_DONTWAIT, MSG_NOSIGNAL */
+ *                  socket has then. `flags`: MSG_DONTWAIT, MSG_NOSIGNAL
+ *
+ * ordered_epoll_wait   epoll_wait(), its result and errors, and the events in the order in which what there is to read arrived at the
+ *                  host, with one order[] for each. Who reads as much of each descriptor as it says, one after the other, and then waits
+ *                  again, reads everything of all sockets in that order. EINVAL also: a member that is ready has EPOLLET or
+ *                  EPOLLONESHOT. Several threads may wait on one set; the order is that of one reader */
 struct vma_own_api_t {
     size_t size;
     int (*template_alloc)(int fd, const struct iovec* iov, int count, vma_template_t* number);
@@ -443,6 +459,8 @@ struct vma_own_api_t {
     ssize_t (*template_fire)(int fd, vma_template_t number, const struct vma_patch_t* patches,
                              int count, int flags);
     int (*template_abort)(int fd, vma_template_t number);
+    int (*ordered_epoll_wait)(int epfd, struct epoll_event* events,
+                              struct vma_ordered_event_t* order, int max, int timeout);
 };
 
 /* NULL: the library is not loaded, or is one without such a table. It is the same for the whole process. */

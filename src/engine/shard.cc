@@ -139,6 +139,7 @@ unsigned Shard::poll() {
         polls_.store(polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     Batch there;
     const std::span<Packet> batch = there.packets;
+    const int64_t before = stamps_all_ ? realtime_ns() : 0;
     const unsigned n = ring_->recv(batch);
     if (n == 0) {
         // Deadlines of connections are looked at now and then also while nothing arrives.
@@ -152,6 +153,8 @@ unsigned Shard::poll() {
     if (n > drained_max_) drained_max_ = n;
     const Instant now = monotonic_now();
     if (clock_) clock_->convert(batch.first(n), now, *ring_);
+    if (stamps_all_) [[unlikely]]
+        stamp_arrivals(batch.first(n), before);
     int64_t realtime = 0;
     bool tcp = false;
     if (!stats::capturing()) [[likely]] {

@@ -96,6 +96,8 @@ class Shard {
     unsigned poll();
     // The same for a thread that waits: false at once when another thread is at it, or nothing came.
     bool progress();
+    // [lease] From now on every frame has a stamp of its arrival (PacketMeta::realtime_ns) that tells its order, too.
+    void stamp_all() { stamps_all_ = true; }
     // [lease] How often poll() has found nothing, and frames; and the most at once.
     uint64_t empty_polls() const { return empty_polls_; }
     uint64_t full_polls() const { return full_polls_; }
@@ -226,6 +228,7 @@ class Shard {
     bool take_in(Packet frame, Instant now, int64_t& realtime);
     bool take_in_captured(Packet frame, Instant now, int64_t& realtime);
     void capture_sent(const TxFrame& frame) const;
+    void stamp_arrivals(std::span<Packet> batch, int64_t before);
     static void* demux_take(void* owner, size_t bytes) {
         return static_cast<Arena*>(owner)->allocate(bytes);
     }
@@ -265,6 +268,9 @@ class Shard {
     std::atomic<uint64_t> polls_{0};                   // by threads of the program
     uint64_t polls_seen_ = 0;                          // internal thread only, as the next
     Instant polled_at_{};                              // when it saw that the program had polled
+    bool stamps_all_ = false;                          // [lease], as the next two
+    bool ring_stamps_ = false;                         // it has brought a stamped frame
+    int64_t last_arrival_ = 0;                         // stamp of its last frame
     uint64_t empty_polls_ = 0;                         // [lease], as the next two
     uint64_t full_polls_ = 0;
     unsigned drained_max_ = 0;

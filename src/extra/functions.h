@@ -39,5 +39,7 @@ int template_update(int fd, vma_template_t number, const vma_patch_t* patches, i
 ssize_t template_fire(int fd, vma_template_t number, const vma_patch_t* patches, int count,
                       int flags);
 int template_abort(int fd, vma_template_t number);
+int ordered_epoll_wait(int epfd, epoll_event* events, vma_ordered_event_t* order, int max,
+                       int timeout);
 
 }  // namespace vma::extra

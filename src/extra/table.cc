@@ -99,6 +99,7 @@ vma_own_api_t g_own = {
     .template_update = template_update,
     .template_fire = template_fire,
     .template_abort = template_abort,
+    .ordered_epoll_wait = ordered_epoll_wait,
 };
 
 void* table_of(int layout) {

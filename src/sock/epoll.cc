@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/deferred_signal.h"
 #include "base/own_fd.h"
-#include "sock/context.h"
+#include "sock/epoll_order.h"
 #include "sock/fd_table.h"
 #include "sock/screen.h"
 #include "sock/slab.h"
@@ -51,6 +51,7 @@ void Epoll::destroy(Epoll* epoll) {
     }
     forget_member(*epoll);
     stats::remove_wait(epoll->row_);
+    delete epoll->order_memory_.exchange(nullptr);
     g_epolls.give(epoll);
 }
 
@@ -241,6 +242,8 @@ int Epoll::control(int op, int fd, Pollable& member, const epoll_event* event) {
             return -sys::epoll_ctl(this->fd(), op, fd, const_cast<epoll_event*>(event));
         }
     }
+    if (op == EPOLL_CTL_ADD && in_order_.load(std::memory_order_seq_cst) && member.is_socket())
+        static_cast<Socket&>(member).keep_order();
     SpinGuard guard(ctl_lock_);
     EpollItem* item = find(member, fd);
     switch (op) {
@@ -387,6 +390,22 @@ void Epoll::return_to_kernel(Pollable& member) {
     });
 }
 
+int Epoll::list_ready(std::vector<ReadyMember>& out) {
+    out.reserve(member_count_.load(std::memory_order_relaxed));
+    SpinGuard guard(ready_lock_);
+    for (EpollItem *item = ready_.front(), *next; item; item = next) {
+        next = ready_.next(*item);
+        const uint32_t events = item->member->poll_events() & item->events & ~kModifiers;
+        if (events == 0)
+            item->ready_hook.unlink();  // its news bring it back
+        else if (item->events & (EPOLLET | EPOLLONESHOT))
+            return -EINVAL;
+        else if (out.size() < out.capacity() && try_reference(*item->member))
+            out.emplace_back(item->member, events, item->data);
+    }
+    return 0;
+}
+
 namespace {
 
 constexpr uintptr_t kPage = 4096;  // or a part of one
@@ -446,77 +465,69 @@ int Epoll::collect(epoll_event* out, int max) {
     return n;
 }
 
+bool EpollTarget::ready(bool slept) {
+    // Kernel members are looked at in every kKernelEvery-th turn, at once after a sleep that they ended, and whenever
+    // something of ours is ready: neither side starves the other.
+    count_ = ours_ = collect();
+    if (count_ < 0) return true;
+    const bool look =
+        epoll_.has_kernel_members() &&
+        (count_ != 0 || !looked_ || turn_ % kKernelEvery == 0 || (slept && kernel_.revents != 0));
+    turn_++;
+    if (look && count_ < max_) {
+        looked_ = true;
+        const int n = sys::epoll_wait(kernel_.fd, out_ + count_, max_ - count_, 0);
+        if (n > 0)
+            count_ += epoll_.past_call(out_ + count_, n);
+        else if (n == -EFAULT && count_ == 0)
+            count_ = n;
+    }
+    return count_ != 0;
+}
+
+Outcome EpollTarget::answer(ReadyCounts& counts) const {
+    if (count_ < 0) {
+        counts.failed();
+        return Outcome::error(-count_);
+    }
+    if (count_ > 0) counts.found(uint64_t(ours_), uint64_t(count_ - ours_));
+    return Outcome::value(count_);
+}
+
 namespace {
 
-class EpollTarget final : public WaitTarget {
-  public:
-    EpollTarget(Epoll& epoll, int epfd, epoll_event* out, int max)
-        : epoll_(epoll), out_(out), max_(max), kernel_{epfd, POLLIN, 0} {}
-
-    bool ready(bool slept) override {
-        // Kernel members are looked at in every kKernelEvery-th turn, at once after a sleep that they ended, and whenever
-        // something of ours is ready: neither side starves the other.
-        count_ = ours_ = epoll_.collect(out_, max_);
-        if (count_ < 0) return true;
-        const bool look =
-            epoll_.has_kernel_members() && (count_ != 0 || !looked_ || turn_ % kKernelEvery == 0 ||
-                                            (slept && kernel_.revents != 0));
-        turn_++;
-        if (look && count_ < max_) {
-            looked_ = true;
-            const int n = sys::epoll_wait(kernel_.fd, out_ + count_, max_ - count_, 0);
-            if (n > 0)
-                count_ += epoll_.past_call(out_ + count_, n);
-            else if (n == -EFAULT && count_ == 0)
-                count_ = n;
-        }
-        return count_ != 0;
-    }
-    void watch(Sleeper& sleeper) override { epoll_.watch.add(sleeper); }
-    void unwatch(Sleeper& sleeper) override { epoll_.watch.remove(sleeper); }
-    std::span<Shard* const> shards() override { return shards_.of(epoll_.lanes()); }
-    std::span<pollfd> kernel_fds() override {
-        // Always: a member may turn into a kernel one while we sleep.
-        return {&kernel_, 1};
-    }
-    Outcome answer(ReadyCounts& counts) const {
-        if (count_ < 0) {
-            counts.failed();
-            return Outcome::error(-count_);
-        }
-        if (count_ > 0) counts.found(uint64_t(ours_), uint64_t(count_ - ours_));
-        return Outcome::value(count_);
-    }
-
-  private:
-    int count_ = 0;  // of events; or -EFAULT
-    int ours_ = 0;   // of these, of members here
-    static constexpr unsigned kKernelEvery = 32;
-    Epoll& epoll_;
-    epoll_event* out_;
-    int max_;
-    LaneShards shards_;
-    pollfd kernel_;
-    bool looked_ = false;
-    unsigned turn_ = 1;
+// Of a plain wait.
+class AnyOrderTarget final : public EpollTarget {
+    using EpollTarget::EpollTarget;
 };
 
 }  // namespace
 
-Outcome Epoll::wait(int epfd, epoll_event* out, int max, const timespec* timeout,
-                    const sigset_t* mask) {
+bool Epoll::may_wait_here(int max, Outcome* kernel) {
     constexpr int kMaxEvents = INT_MAX / int(sizeof(epoll_event));  // the kernel's EP_MAX_EVENTS
-    if (max <= 0 || max > kMaxEvents) return Outcome::kernel();
+    *kernel = Outcome::kernel();
+    if (max <= 0 || max > kMaxEvents) return false;
     if (!has_members()) {
         // Nothing here for the library to look at, and no adoption while this thread is in the kernel.
         kernel_waits_.fetch_add(1, std::memory_order_seq_cst);
         if (member_count_.load(std::memory_order_seq_cst) == 0) {
             refs.fetch_add(1, std::memory_order_relaxed);
-            return Outcome::kernel_pinned(static_cast<Object*>(this));
+            *kernel = Outcome::kernel_pinned(static_cast<Object*>(this));
+            return false;
         }
         unpin_in_kernel();
     }
-    EpollTarget target(*this, epfd, out, max);
+    return true;
+}
+
+Outcome Epoll::wait(int epfd, epoll_event* out, int max, const timespec* timeout,
+                    const sigset_t* mask) {
+    if (Outcome kernel; !may_wait_here(max, &kernel)) return kernel;
+    AnyOrderTarget target(*this, epfd, out, max);
+    return wait_for(target, timeout, mask);
+}
+
+Outcome Epoll::wait_for(EpollTarget& target, const timespec* timeout, const sigset_t* mask) {
     WaitLimits limits = Context::iomux_limits();
     limits.sigmask = mask;
     if (timeout)

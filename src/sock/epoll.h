@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "base/list.h"
 #include "base/log.h"
@@ -20,6 +21,10 @@
 namespace vma::sock {
 
 class Epoll;
+class EpollTarget;
+class OrderSink;
+struct OrderMemory;
+struct ReadyMember;
 
 // One membership: (open description, descriptor number) in one epoll set, as in Linux.
 struct EpollItem {
@@ -103,6 +108,13 @@ class Epoll final : public Pollable {
     Outcome wait(int epfd, epoll_event* out, int max, const timespec* timeout,
                  const sigset_t* mask);
 
+    // The same in the order in which what is there to read arrived (epoll_order.h). EINVAL: a ready member is edge-triggered or
+    // one-shot, and would be told of once although it was not listed.
+    Outcome wait_in_order(int epfd, epoll_event* out, int max, const timespec* timeout,
+                          OrderSink& sink);
+    // All that are ready, each with a reference that is the caller's; nothing is taken off. 0, or -EINVAL as above.
+    int list_ready(std::vector<ReadyMember>& out);
+
     void kernel_member_added() { has_kernel_members_.store(true, std::memory_order_relaxed); }
     bool has_kernel_members() const { return has_kernel_members_.load(std::memory_order_relaxed); }
     bool has_members() const { return member_count_.load(std::memory_order_relaxed) != 0; }
@@ -116,6 +128,9 @@ class Epoll final : public Pollable {
   private:
     friend void epoll_item_changed(EpollItem& item, uint32_t events);
     Epoll() : Pollable(ObjectKind::epoll) {}
+    // False: *kernel sends the call to the kernel set.
+    bool may_wait_here(int max, Outcome* kernel);
+    Outcome wait_for(EpollTarget& target, const timespec* timeout, const sigset_t* mask);
     EpollItem* find(Pollable& member, int fd);
     EpollItem* make_item(Pollable& member, int fd, const epoll_event& event, bool in_kernel);
     static void to_kernel_item(EpollItem& item);
@@ -138,6 +153,8 @@ class Epoll final : public Pollable {
     std::atomic<int64_t> called_at_ns_{0};
     std::atomic<bool> has_kernel_members_{false};
     std::atomic<int> fd_{-1};
+    std::atomic<bool> in_order_{false};  // somebody has waited in order
+    std::atomic<OrderMemory*> order_memory_{nullptr};
     SpinGovernor governor_;
     ReadyCounts ready_counts_;
     stats::RowHandle row_;

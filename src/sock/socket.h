@@ -48,6 +48,7 @@ struct SocketCounters {
 };
 
 struct ShareRecord;
+class Unread;
 
 class Socket : public Pollable {
   public:
@@ -112,6 +113,11 @@ class Socket : public Pollable {
     virtual bool complete(Completions& out) = 0;
     // [lease of `shard`] A packet of it that was lent has come back.
     void piece_returned(Shard& shard, const Kept& kept);
+
+    // ---- Ordered waits (epoll_order.h)
+    // From now on what arrives keeps the moment of its arrival until it is read.
+    virtual void keep_order() {}
+    virtual void list_unread(Unread& out) = 0;
 
     // ---- SO_VMA_USER_DATA, SO_VMA_FLOW_TAG: kept for the program
     std::atomic<uint64_t> user_data{0};

@@ -22,6 +22,7 @@ void TcpSocket::set_screen(const Screen& screen) {
 void TcpSocket::screen_connection() {
     passing_ = false;
     if (screening.on()) Screens::add(*this);
+    stamp_connection();
 }
 
 bool TcpSocket::unscreened() {

@@ -73,6 +73,8 @@ class TcpSocket final : public Socket {
     bool unscreened() override;
     Showing show_one(AskProgram ask) override;
     bool complete(Completions& out) override;
+    void keep_order() override;
+    void list_unread(Unread& out) override;
     // SO_LINGER with a time: before the descriptor goes, waits until everything is acknowledged or the time is over.
     void linger();
     // A listener is served by the kernel until this process shows that it accepts here (process-model.md section 4).
@@ -225,6 +227,7 @@ class TcpSocket final : public Socket {
     }
     // [lease] The connection is another one, and may have brought text.
     void screen_connection();
+    void stamp_connection();  // [lease] its text keeps its stamps, if that is wanted
     // [lease] Some were read.
     void note_read() {
         if (tcp::unread_bytes(connection_->tcb) == 0) passing_ = false;
@@ -304,6 +307,7 @@ class TcpSocket final : public Socket {
     std::atomic<Phase> phase_{Phase::fresh};
     MovingShard shard_;
     TcpConnection* connection_ = nullptr;
+    std::atomic<bool> keeps_order_{false};
     bool passing_ = false;  // [lease] the callback let through what is unread
     Packet shown_;          // [lease] what the callback looks at, once the queue has dropped it
     Endpoint local_, remote_;

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "sock/context.h"
+#include "sock/epoll_order.h"
 #include "sock/udp_socket.h"
 
 namespace vma::sock {
@@ -131,6 +132,29 @@ UdpSocket::Presence* UdpSocket::oldest_presence_of(uint32_t there) {
     }
     if ((there & ~live) != 0) (void)is_settling();
     return oldest;
+}
+
+void UdpSocket::list_unread(Unread& out) {
+    const uint32_t there =
+        present_.load(std::memory_order_acquire) | ring_ready_.load(std::memory_order_acquire);
+    const auto share =
+        Unread::kMost / unsigned(std::popcount(there) + 1);  // the twin is a path, too
+    for (uint32_t left = there; left != 0; left &= left - 1) {
+        Presence& p = presences_[size_t(std::countr_zero(left))];
+        LeaseGuard guard(p.shard->lease());
+        Unread::Path path(out, share);
+        p.endpoint->for_each_unread(
+            [&](const UdpRxInfo& info, const PacketMeta& meta, uint32_t bytes) {
+                return path.add({info.realtime_ns, meta.hw_time_ns, bytes, 1});
+            });
+    }
+    if (!kernel_news_.load(std::memory_order_acquire)) return;
+    const int64_t first = first_of_twin(fd());
+    if (first == kNothing) return;
+    msghdr nothing{};
+    const ssize_t bytes = sys::recvmsg(fd(), &nothing, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
+    Unread::Path(out, share).add({first, 0, bytes > 0 ? uint32_t(bytes) : 0, 1});
+    out.ends_at(first);  // the kernel shows one only
 }
 
 }  // namespace vma::sock

@@ -66,6 +66,7 @@ class UdpSocket final : public Socket {
     bool unscreened() override;
     Showing show_one(AskProgram ask) override;
     bool complete(Completions& out) override;
+    void list_unread(Unread& out) override;
     // From now on everything goes to the twin, what is queued included; what cannot be moved is still read from here first.
     // Idempotent.
     bool hand_back(Reason why) override;

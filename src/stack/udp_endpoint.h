@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/drop.h"
@@ -99,6 +100,21 @@ class UdpEndpoint {
     // Payload bytes of the oldest datagram (FIONREAD), 0 when there is none or it is empty.
     uint32_t next_size();
     void purge();  // drops everything that is queued
+    // Shows what peek() and consume() would give, oldest first, until `visit` says false: visit(info, meta, bytes).
+    template <class Visit>
+    void for_each_unread(Visit&& visit) {
+        for (PacketQueue* queue : {&passed_, &queue_}) {
+            if (queue == &queue_ && screened) return;
+            for (PacketBuf* buf = queue->front(); buf; buf = queue->next(*buf)) {
+                UdpRxInfo info = buf->as<UdpRxInfo>();
+                do {
+                    const uint32_t bytes = first_size(info);
+                    if (!visit(std::as_const(info), std::as_const(buf->meta), bytes)) return;
+                    info.next += bytes;
+                } while (info.next < info.end);
+            }
+        }
+    }
 
     // Stamps of what it sent, until the program reads them; charged as what it receives. False: there is no room.
     bool queue_stamp(Packet frame, const TxStamp& stamp);

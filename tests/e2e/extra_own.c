@@ -207,6 +207,87 @@ static void echo(void) {
         EXPECT(send(fd, text, (size_t)n, 0), n);
 }
 
+/* Numbers that the peer sends by two streams and to two datagram sockets, each after the one before it has left: read in that
+ * order, a hundred at a time, the first hundred when all of them are there. */
+enum { ORDERED_PORT = 7191, CHUNK = 100, CHUNKS = 20 };
+
+static void in_set(int set, int fd, uint32_t events) {
+    struct epoll_event interest = {.events = events, .data.fd = fd};
+    EXPECT(epoll_ctl(set, EPOLL_CTL_ADD, fd, &interest), 0);
+}
+static int is_all_zero(const struct vma_ordered_event_t* order) {
+    static const struct vma_ordered_event_t zero;
+    return memcmp(order, &zero, sizeof zero) == 0;
+}
+
+static void ordered(void) {
+    take_own();
+    const int set = epoll_create1(0);
+    const int fds[4] = {udp_bound(ORDERED_PORT), udp_bound(ORDERED_PORT + 1),
+                        connected(SOCK_STREAM), connected(SOCK_STREAM)};
+    int pipes[2];
+    EXPECT(pipe(pipes), 0);
+    in_set(set, pipes[0], EPOLLIN);
+    for (int i = 0; i < 4; i++) in_set(set, fds[i], EPOLLIN);
+    enum { MOST = 8 };
+    struct epoll_event events[MOST];
+    struct vma_ordered_event_t order[MOST];
+    EXPECT(own->ordered_epoll_wait(set, events, order, MOST, 0), 0);
+    EXPECT(write(pipes[1], "k", 1), 1); /* the kernel's, which has no place in the order */
+    EXPECT(own->ordered_epoll_wait(set, events, order, MOST, 1000), 1);
+    EXPECT(events[0].data.fd, pipes[0]);
+    EXPECT(is_all_zero(&order[0]), 1);
+    int64_t last = 0;
+    for (int number = 0, runs = 0; number < CHUNK * CHUNKS; runs++) {
+        if (number % CHUNK == 0) printf("next %d\n", number / CHUNK);
+        if (number == 0)
+            while (getchar() != '\n') continue;
+        const int n = own->ordered_epoll_wait(set, events, order, 1 + runs % MOST, 10000);
+        EXPECT(n > 0, 1);
+        for (int i = 0; i < n; i++) {
+            if (events[i].data.fd == pipes[0]) {
+                EXPECT(is_all_zero(&order[i]), 1);
+                continue;
+            }
+            const int64_t at = order[i].arrival.tv_sec * 1000000000LL + order[i].arrival.tv_nsec;
+            EXPECT(at >= last, 1);
+            last = at;
+            EXPECT(order[i].bytes > 0, 1);
+            const int is_stream = order[i].datagrams == 0;
+            unsigned datagrams = 0;
+            for (size_t left = order[i].bytes; left > 0; datagrams++) {
+                char text[4000];
+                const ssize_t got =
+                    recv(events[i].data.fd, text, is_stream ? 8 : sizeof text, MSG_DONTWAIT);
+                EXPECT(got >= 8 && (size_t)got <= left, 1);
+                left -= (size_t)got;
+                text[8] = 0;
+                EXPECT(atoi(text), number);
+                number++;
+            }
+            EXPECT(is_stream || datagrams == order[i].datagrams, 1);
+        }
+    }
+    next("all");
+    /* The end of a stream is nothing to read. */
+    char byte;
+    EXPECT(read(pipes[0], &byte, 1), 1);
+    EXPECT(own->ordered_epoll_wait(set, events, order, MOST, 10000) > 0, 1);
+    EXPECT(is_all_zero(&order[0]), 1);
+    EXPECT(recv(events[0].data.fd, &byte, 1, 0), 0);
+    for (int i = 2; i < 4; i++) EXPECT(epoll_ctl(set, EPOLL_CTL_DEL, fds[i], NULL), 0);
+    /* What would be told once only. */
+    struct epoll_event edge = {.events = EPOLLIN | EPOLLET, .data.fd = fds[0]};
+    EXPECT(epoll_ctl(set, EPOLL_CTL_MOD, fds[0], &edge), 0);
+    next("edge");
+    FAILS(own->ordered_epoll_wait(set, events, order, MOST, 10000), EINVAL);
+    EXPECT(epoll_wait(set, events, MOST, 1000), 1);
+    FAILS(own->ordered_epoll_wait(set, events, order, 0, 0), EINVAL);
+    FAILS(own->ordered_epoll_wait(set, NULL, order, 1, 0), EFAULT);
+    FAILS(own->ordered_epoll_wait(fds[0], events, order, 1, 0), EINVAL);
+    FAILS(own->ordered_epoll_wait(-1, events, order, 1, 0), EBADF);
+}
+
 /* Two threads at one template: each fire is whole or refused. */
 static int contended;
 static vma_template_t shared_template;
@@ -234,6 +315,6 @@ static void threads(void) {
     EXPECT(send(contended, "end", 3, 0), 3);
 }
 
-const struct part parts[] = {{"errors", errors}, {"datagrams", datagrams}, {"stream", stream},
-                             {"shm", shm},       {"echo", echo},           {"threads", threads},
-                             {NULL, NULL}};
+const struct part parts[] = {
+    {"errors", errors}, {"datagrams", datagrams}, {"stream", stream},   {"shm", shm},
+    {"echo", echo},     {"threads", threads},     {"ordered", ordered}, {NULL, NULL}};

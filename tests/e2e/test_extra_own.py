@@ -3,7 +3,9 @@ examples/ that show them.
 """
 
 import concurrent.futures
+import fcntl
 import os
+import random
 import re
 import socket
 import subprocess
@@ -15,10 +17,10 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 import budgets
 import case
 import test_extra_api as extra
-from netns import binary, preload_env
+from netns import binary, eventually, preload_env
 
 PORT = extra.PORT
-SO_RCVBUFFORCE, IP_RECVTTL = 33, 12
+SO_RCVBUFFORCE, IP_RECVTTL, SIOCOUTQNSD = 33, 12, 0x894B
 
 
 class Own(extra.Program):
@@ -34,6 +36,13 @@ class Own(extra.Program):
             while piece := connection.recv(10000):
                 stream += piece
         return stream
+
+    def change(self, program, after, how=None):
+        """The program has done the step, and goes on to the next once `how` has happened."""
+        program.expect(rf"(?m)^{after}$", 20)
+        if how:
+            how()
+        program.tell("go on")
 
     def counters(self, program, protocol):
         """Of the program's connected socket."""
@@ -86,13 +95,6 @@ class Templates(Own):
         program.expect(r"(?m)^good$", 20)
         self.end(program)
 
-    def change(self, program, after, how=None):
-        """The program has done the step, and goes on to the next once `how` has happened."""
-        program.expect(rf"(?m)^{after}$", 20)
-        if how:
-            how()
-        program.tell("go on")
-
     def move_peer(self):
         """Another card answers at the peer's address."""
         mac = "02:00:00:00:24:01"
@@ -142,6 +144,67 @@ class Templates(Own):
         self.end(program)
         echo.expect(r"(?m)^good$", 20)
         self.end(echo)
+
+
+class Ordered(Own):
+    CHUNK, CHUNKS = 100, 20
+    environs = {}
+    ways, broadcast = 4, False
+
+    def environment(self):
+        return super().environment() | self.environs
+
+    def send(self, streams, number):
+        """To one of the sockets; it has left when this returns."""
+        way, text = self.random.randrange(self.ways), b"%08d" % number
+        if way < 2:
+            by_kernel = self.broadcast and number % 7 == 0
+            self.udp.sendto(text, ("255.255.255.255" if by_kernel else self.b.ip, 7191 + way))
+            return
+        streams[way - 2].sendall(text)
+        left = eventually(lambda: fcntl.ioctl(streams[way - 2], SIOCOUTQNSD, b"\0" * 4) == b"\0" * 4, 10)
+        self.assertTrue(left, "a segment did not leave")
+
+    def test_order(self):
+        seed = random.randrange(1 << 32)
+        self.random = random.Random(seed)
+        print(f"seed {seed}")
+        self.udp.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+        self.udp.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self.a.dev.encode())
+        program = self.start("ordered")
+        streams = [self.tcp.accept()[0] for _ in range(2)]
+        for s in streams:
+            self.addCleanup(s.close)
+            s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for chunk in range(self.CHUNKS):
+            program.expect(rf"(?m)^next {chunk}$", 20)
+            for number in range(chunk * self.CHUNK, (chunk + 1) * self.CHUNK):
+                self.send(streams, number)
+            if chunk == 0:
+                program.tell("all there")
+        program.expect(r"(?m)^all$", 20)
+        if self.environs.get("VMA_RING_ALLOCATION_LOGIC_RX"):
+            self.assertGreater(len([r for r in self.stats(program)["rings"] if r["rx_frames"]]), 1)
+        for s in streams:
+            s.close()
+        self.change(program, "all")
+        program.expect(r"(?m)^edge$", 20)
+        self.udp.sendto(b"edge", (self.b.ip, 7191))
+        program.tell("go on")
+        program.expect(r"(?m)^good$", 20)
+        self.end(program)
+
+
+class OrderedRings(Ordered):
+    """Each socket has a ring, and gets some by the kernel: what comes by several ways is ordered by the stamps of the kernel, which
+    TCP over veth has not."""
+
+    ways, broadcast = 2, True
+    environs = {"VMA_RING_ALLOCATION_LOGIC_RX": "10"}
+
+
+class OrderedVerbs(case.OnVerbs, Ordered):
+    """By a ring that stamps what it brings when the library takes it."""
 
 
 class TemplatesVerbs(case.OnVerbs, Templates):
@@ -197,6 +260,21 @@ class TemplateCost(Own):
 
 
 class Examples(Own):
+    def test_ordered(self):
+        program = self.b.start([binary("example_ordered"), self.a.ip, str(PORT), "400"],
+                               env=self.environment() | {"VMA_TRACELEVEL": "warning"})
+        program.expect(r"(?m)^ready$", 20)
+        with self.tcp.accept()[0] as stream:
+            for i in range(100):
+                text = b"%03d\n" % i
+                if i % 3 == 2:
+                    stream.sendall(text)
+                else:
+                    self.udp.sendto(text, (self.b.ip, PORT + i % 3))
+                self.assertTrue(eventually(lambda: f"{i:03}" in program.out, 10))
+            self.assertEqual(program.wait(20), 0, program.out)
+        self.assertEqual(program.out, "ready\n" + "".join(f"{i:03}\n" for i in range(100)))
+
     def test_template(self):
         orders = [b"%s 100 ACME  @%08d %04d.%02d\n" % (b"SELL" if i % 2 else b"BUY ", i, i // 100, i % 100) for i in range(150)]
         for protocol in ("udp", "tcp"):

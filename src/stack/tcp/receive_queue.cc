@@ -24,7 +24,7 @@ void ReceiveQueue::append(Packet packet) {
     bytes += text.len;
     order_stores();
     PacketBuf* last = packets.back();
-    if (last == nullptr || !merge_text(*last, *packet, text)) {
+    if (last == nullptr || keeps_frames || !merge_text(*last, *packet, text)) {
         ++frames;
         packets.push_back(*packet.detach());
     }

@@ -37,8 +37,9 @@ struct KeptText {
 
 struct ReceiveQueue {
     PacketQueue packets;
-    uint32_t bytes = 0;   // text
-    uint32_t frames = 0;  // records held
+    uint32_t bytes = 0;         // text
+    uint32_t frames = 0;        // records held
+    bool keeps_frames = false;  // each text stays in the frame that brought it, which has its stamp
 
     uint32_t charge() const { return bytes + frames * kFrameCharge; }
     // Takes the frame; its RxText must be set and follow the last one.

@@ -16,6 +16,7 @@ class PlainSocket final : public Socket {
     uint64_t lanes() const override { return 0; }
     uint32_t poll_events() override { return 0; }
     unsigned ring_fds(std::span<int>) override { return 0; }
+    void list_unread(Unread&) override {}
     size_t fire(int, SendTemplate&) override { return 0; }
     int send_ring_fd(const Endpoint*) override { return -1; }
     uint32_t network_header(std::span<uint8_t, kMostHeaders>) override { return 0; }
