@@ -412,6 +412,18 @@ static inline int vma_explain(int fd, struct vma_explanation_t* explanation) {
     return getsockopt(fd, SOL_SOCKET, SO_VMA_EXPLAIN, explanation, &len);
 }
 
+/* One message, one packet: an int of VMA_MESSAGES_*, of a TCP socket (ENOPROTOOPT: of another one, or the library is not loaded;
+ * EINVAL: other bits), at any time, and inherited by what a listener accepts.
+ * SEND: what one send() writes, or several with MSG_MORE up to one without, begins a segment of its own and ends with one, whatever
+ *       Nagle's rule and TCP_CORK say, and when it is repeated. What is longer than a segment (TCP_INFO tells its size) is several, the
+ *       last of them short. 1022 messages wait at most; then there is no room, as with a full buffer. A peer whose window stays
+ *       smaller than a message gets it in pieces.
+ * RECEIVE: a call reads of one packet only; the rest of it is for the next call. As the packets come: another host's network card
+ *       may have joined or cut them.
+ * Not while the kernel serves the connection (vma_explain() tells). */
+#define SO_VMA_MESSAGES 0x564e0001
+enum { VMA_MESSAGES_SEND = 1, VMA_MESSAGES_RECEIVE = 2 };
+
 #define SO_VMA_GET_OWN_API (SO_VMA_GET_API_LAYOUT + 1) /* get, of descriptor -1: vma_own_api_t */
 
 #define VMA_TEMPLATE_MAX 64           /* of one socket */

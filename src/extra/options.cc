@@ -75,12 +75,38 @@ Outcome set_flow_tag(sock::Socket& socket, const void* value, socklen_t len) {
     return Outcome::value(0);
 }
 
+constexpr int kMessages = VMA_MESSAGES_SEND | VMA_MESSAGES_RECEIVE;
+static_assert(VMA_MESSAGES_SEND == sock::TcpSocket::kMessageSend &&
+              VMA_MESSAGES_RECEIVE == sock::TcpSocket::kMessageReceive);
+
+Outcome set_messages(int fd, const void* value, socklen_t len) {
+    const sock::Using object{fd};
+    if (object.tcp() == nullptr) return Outcome::kernel();
+    int bits;
+    if (len != sizeof bits) return Outcome::error(EINVAL);
+    std::memcpy(&bits, value, sizeof bits);
+    if (bits & ~kMessages) return Outcome::error(EINVAL);
+    object.tcp()->set_messages(uint8_t(bits));
+    return Outcome::value(0);
+}
+
+Outcome get_messages(int fd, void* value, socklen_t* len) {
+    const sock::Using object{fd};
+    if (object.tcp() == nullptr) return Outcome::kernel();
+    const int bits = object.tcp()->messages();
+    if (*len < sizeof bits) return Outcome::error(EINVAL);
+    std::memcpy(value, &bits, sizeof bits);
+    *len = sizeof bits;
+    return Outcome::value(0);
+}
+
 }  // namespace
 
 Outcome setsockopt(int fd, int level, int name, const void* value, socklen_t len) {
     if (level != SOL_SOCKET || value == nullptr) [[likely]]
         return sock::setsockopt(fd, level, name, value, len);
     if (is_rate(name, len)) return set_rate(fd, value);
+    if (name == SO_VMA_MESSAGES) return set_messages(fd, value, len);
     if (name < SO_VMA_USER_DATA || name > SO_VMA_SHUTDOWN_RX) [[likely]]
         return sock::setsockopt(fd, level, name, value, len);
     const sock::Using object{fd};
@@ -106,6 +132,7 @@ Outcome getsockopt(int fd, int level, int name, void* value, socklen_t* len) {
     if (level != SOL_SOCKET || value == nullptr || len == nullptr) [[likely]]
         return sock::getsockopt(fd, level, name, value, len);
     if (is_rate(name, *len)) return get_rate(fd, value);
+    if (name == SO_VMA_MESSAGES) return get_messages(fd, value, len);
     if (name != SO_VMA_USER_DATA && name != SO_VMA_FLOW_TAG)
         return sock::getsockopt(fd, level, name, value, len);
     const sock::Using object{fd};

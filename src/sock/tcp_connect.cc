@@ -24,6 +24,7 @@ namespace vma::sock {
 void TcpSocket::apply_options(tcp::TcpConfig& c) const {
     c.nodelay = options_.nodelay || c.nodelay;
     c.cork = options_.cork;
+    c.messages = (options_.messages & kMessageSend) != 0;
     c.quickack = options_.quickack;
     c.keepalive = options_.keepalive;
     if (options_.keepidle) c.keepalive_idle = Duration::seconds(options_.keepidle);

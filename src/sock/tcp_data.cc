@@ -25,15 +25,17 @@ namespace {
 class IovCursor {
   public:
     explicit IovCursor(const msghdr& msg) : iov_(msg.msg_iov), count_(msg.msg_iovlen) {}
-    // Up to kStep iovecs of what is left.
+    // Up to kStep iovecs of what is left, and `most` bytes.
     static constexpr unsigned kStep = 16;
-    unsigned fill(iovec* out) const {
+    unsigned fill(iovec* out, size_t most = SIZE_MAX) const {
         unsigned n = 0;
         size_t offset = offset_;
-        for (size_t i = at_; i < count_ && n < kStep; i++) {
-            if (iov_[i].iov_len > offset)
-                out[n++] = {static_cast<char*>(iov_[i].iov_base) + offset,
-                            iov_[i].iov_len - offset};
+        for (size_t i = at_; i < count_ && n < kStep && most > 0; i++) {
+            if (iov_[i].iov_len > offset) {
+                out[n] = {static_cast<char*>(iov_[i].iov_base) + offset,
+                          std::min(iov_[i].iov_len - offset, most)};
+                most -= out[n++].iov_len;
+            }
             offset = 0;
         }
         return n;
@@ -145,6 +147,9 @@ class TcpTransfer final : public WaitTarget {
         TcpEngine& engine = shard_->tcp();
         if (socket_.readable_bytes() < r.low_water - std::min(r.done, r.low_water)) shard_->poll();
         if (r.taker && socket_.readable_bytes() > 0 && take_frames()) return true;
+        // What one packet brought, and no more.
+        if (socket_.reads_messages() && r.done == 0 && socket_.readable_bytes() > 0)
+            r.wanted = std::min<size_t>(r.wanted, tcp::text_of(*tcb().in.front()).len);
         Instant now{};
         while (r.done < r.wanted && socket_.readable_bytes() > 0) {
             if (now.ns == 0) now = monotonic_now();
@@ -152,7 +157,7 @@ class TcpTransfer final : public WaitTarget {
             size_t n = 0;
             tcp::Actions actions;
             if (r.flags & MSG_PEEK) {
-                const unsigned count = r.cursor.fill(step);
+                const unsigned count = r.cursor.fill(step, r.wanted - r.done);
                 n = r.flags & MSG_TRUNC  // counts, and copies nothing
                         ? std::min<size_t>(tcp::unread_bytes(tcb()) - r.done, r.wanted - r.done)
                         : tcp::peek(tcb(), step, count, r.done);
@@ -161,7 +166,7 @@ class TcpTransfer final : public WaitTarget {
                 n = std::min<size_t>(tcp::unread_bytes(tcb()), r.wanted - r.done);
                 tcp::consume(tcb(), uint32_t(n), now, actions);
             } else {
-                const unsigned count = r.cursor.fill(step);
+                const unsigned count = r.cursor.fill(step, r.wanted - r.done);
                 n = tcp::read(tcb(), step, count, now, actions);
             }
             r.cursor.advance(n);
@@ -258,6 +263,7 @@ class TcpTransfer final : public WaitTarget {
             s.cursor.advance(n);
             s.done += n;
             if (s.done == s.wanted && (s.flags & MSG_OOB)) tcp::mark_urgent(t);
+            if (s.done == s.wanted && !(s.flags & MSG_MORE)) tcp::end_message(t);
             engine.absorb(*socket_.connection_, actions, now);
             // Between pieces of a large send: what the window allows goes out, acknowledgements come in.
             engine.pull(*socket_.connection_, now);
@@ -494,6 +500,7 @@ size_t TcpSocket::fire(int, SendTemplate& t) {
     tcp::Actions actions;
     const size_t n = tcp::write(tcb, &text, 1, now, actions);
     if (n == 0) return 0;
+    tcp::end_message(tcb);
     TcpEngine& engine = shard_->tcp();
     engine.absorb(*connection_, actions, now);
     engine.pull(*connection_, now);

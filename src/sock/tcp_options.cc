@@ -80,6 +80,17 @@ void TcpSocket::preset_options(int fd) {
 }
 
 // options_ was changed: a live connection or listener hears of it. control_ is held: both stay.
+void TcpSocket::set_messages(uint8_t bits) {
+    std::lock_guard guard(control_);
+    options_.messages = bits;
+    config_changed();
+}
+
+uint8_t TcpSocket::messages() {
+    std::lock_guard guard(control_);
+    return options_.messages;
+}
+
 void TcpSocket::config_changed(bool acknowledge_owed) {
     for (unsigned i = 0; i < listeners_count_; i++) {
         LeaseGuard lease(listeners_[i].shard->lease());
@@ -98,6 +109,7 @@ void TcpSocket::config_changed(bool acknowledge_owed) {
     const Instant now = monotonic_now();
     tcp::Actions actions;
     tcp::config_changed(connection_->tcb, now, actions);
+    stamp_connection();
     if (acknowledge_owed) tcp::acknowledge_owed(connection_->tcb, actions);
     if (options_.ttl) connection_->path.ttl = uint8_t(options_.ttl);
     connection_->path.tos = uint8_t(options_.tos);

@@ -12,8 +12,9 @@ void TcpSocket::keep_order() {
 }
 
 void TcpSocket::stamp_connection() {
-    if (connection_ == nullptr || !keeps_order_.load(std::memory_order_seq_cst)) return;
-    connection_->tcb.in.keeps_frames = true;
+    if (connection_ == nullptr) return;
+    if (keeps_order_.load(std::memory_order_seq_cst) || reads_messages())
+        connection_->tcb.in.keeps_frames = true;
 }
 
 // Text that waited for what was lost before it is as old as that. What came before the first ordered wait may have no stamp, and is

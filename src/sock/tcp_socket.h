@@ -74,6 +74,10 @@ class TcpSocket final : public Socket {
     Showing show_one(AskProgram ask) override;
     bool complete(Completions& out) override;
     void keep_order() override;
+    // SO_VMA_MESSAGES: one message, one segment (stack/tcp/messages.h).
+    static constexpr uint8_t kMessageSend = 1, kMessageReceive = 2;
+    void set_messages(uint8_t bits);
+    uint8_t messages();
     void list_unread(Unread& out) override;
     // SO_LINGER with a time: before the descriptor goes, waits until everything is acknowledged or the time is over.
     void linger();
@@ -227,7 +231,9 @@ class TcpSocket final : public Socket {
     }
     // [lease] The connection is another one, and may have brought text.
     void screen_connection();
-    void stamp_connection();  // [lease] its text keeps its stamps, if that is wanted
+    void
+    stamp_connection();  // [lease] its text stays in the frames that brought it, if that is wanted
+    bool reads_messages() const { return (options_.messages & kMessageReceive) != 0; }
     // [lease] Some were read.
     void note_read() {
         if (tcp::unread_bytes(connection_->tcb) == 0) passing_ = false;
@@ -357,6 +363,7 @@ class TcpSocket final : public Socket {
     // Options, kept for connections that are made later (and inherited by accepted ones).
     struct {
         bool nodelay = false, cork = false, quickack = true, keepalive = false;
+        uint8_t messages = 0;                          // SO_VMA_MESSAGES
         bool poll_on_send = false;                     // VMA_RX_POLL_ON_TX_TCP
         int keepidle = 0, keepintvl = 0, keepcnt = 0;  // 0: sysctl
         int user_timeout_ms = 0, max_seg = 0, sndbuf = 0, rcvbuf = 0, syncnt = 0, linger2 = 0,

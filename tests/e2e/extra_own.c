@@ -315,6 +315,46 @@ static void threads(void) {
     EXPECT(send(contended, "end", 3, 0), 3);
 }
 
-const struct part parts[] = {
-    {"errors", errors}, {"datagrams", datagrams}, {"stream", stream},   {"shm", shm},
-    {"echo", echo},     {"threads", threads},     {"ordered", ordered}, {NULL, NULL}};
+static void set_messages(int fd, int bits) {
+    socklen_t len = sizeof bits;
+    EXPECT(setsockopt(fd, SOL_SOCKET, SO_VMA_MESSAGES, &bits, sizeof bits), 0);
+    int now = -1;
+    EXPECT(getsockopt(fd, SOL_SOCKET, SO_VMA_MESSAGES, &now, &len), 0);
+    EXPECT(now, bits);
+}
+
+/* The peer counts segments. */
+static void messages(void) {
+    const int fd = connected(SOCK_STREAM), datagrams = connected(SOCK_DGRAM), on = 1, off = 0;
+    int bits = 4;
+    FAILS(setsockopt(fd, SOL_SOCKET, SO_VMA_MESSAGES, &bits, sizeof bits), EINVAL);
+    FAILS(setsockopt(fd, SOL_SOCKET, SO_VMA_MESSAGES, &bits, 1), EINVAL);
+    bits = VMA_MESSAGES_SEND;
+    FAILS(setsockopt(datagrams, SOL_SOCKET, SO_VMA_MESSAGES, &bits, sizeof bits), ENOPROTOOPT);
+    char text[100];
+    memset(text, 'm', sizeof text);
+    set_messages(fd, VMA_MESSAGES_SEND);
+    for (int i = 0; i < 3000; i++) EXPECT(send(fd, text, 20 + i % 80, 0), 20 + i % 80);
+    next("many");
+    EXPECT(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &on, sizeof on), 0);
+    for (int i = 0; i < 5; i++) {
+        EXPECT(send(fd, text, 30, MSG_MORE), 30);
+        EXPECT(send(fd, text, 30, 0), 30);
+    }
+    next("corked");
+    EXPECT(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &off, sizeof off), 0);
+    set_messages(fd, 0);
+    EXPECT(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &on, sizeof on), 0);
+    for (int i = 0; i < 5; i++) EXPECT(send(fd, text, 30, 0), 30);
+    EXPECT(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &off, sizeof off), 0);
+    next("stream again");
+    set_messages(fd, VMA_MESSAGES_RECEIVE);
+    next("receives");
+    for (int n; (n = (int)recv(fd, text, 40, 0)) > 0;) printf("%d\n", n);
+    EXPECT(close(fd), 0);
+    EXPECT(close(datagrams), 0);
+}
+
+const struct part parts[] = {{"errors", errors},     {"datagrams", datagrams}, {"stream", stream},
+                             {"shm", shm},           {"echo", echo},           {"threads", threads},
+                             {"messages", messages}, {"ordered", ordered},     {NULL, NULL}};

@@ -146,6 +146,49 @@ class Templates(Own):
         self.end(echo)
 
 
+class Messages(Own):
+    """SO_VMA_MESSAGES: the kernel, the peer, counts the segments that bring text."""
+    DATA_SEGS_IN = 152  # tcpi_data_segs_in of struct tcp_info, linux/tcp.h
+
+    def expect_segments(self, program, peer, size, wanted):
+        """So many bytes come in so many segments, but for those that the program has sent again."""
+        while size > 0:
+            size -= len(peer.recv(min(size, 1000)))
+        self.segments += wanted
+        arrived = int.from_bytes(peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)[self.DATA_SEGS_IN:][:4], "little")
+        self.assertIn(arrived - self.segments, range(self.counters(program, "tcp")["tx_retransmits"] + 1))
+
+    def test_messages(self):
+        self.segments = 0
+        self.tcp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)  # most of the text waits at the sender
+        program = self.start("messages")
+        with self.tcp.accept()[0] as peer:
+            peer.settimeout(10)
+            self.expect_segments(program, peer, sum(20 + i % 80 for i in range(3000)), 3000)
+            self.assertEqual(self.counters(program, "tcp")["tx_os_packets"], 0, "not by the ring")
+            self.change(program, "many")
+            self.expect_segments(program, peer, 300, 5)
+            self.change(program, "corked")
+            self.expect_segments(program, peer, 150, 1)
+            self.change(program, "stream again")
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            program.expect(r"(?m)^receives$", 20)
+            sizes = [10, 1, 33, 60, 40, 5]
+            for size in sizes:
+                peer.send(b"x" * size)
+            self.assertEqual(self.counters(program, "tcp")["rx_os_packets"], 0)
+            program.tell("go on")
+            peer.shutdown(socket.SHUT_WR)
+            program.expect(r"(?m)^good$", 20)
+        self.end(program)
+        read = [int(line) for line in program.out.splitlines() if line.isdigit()]
+        self.assertEqual(read, [10, 1, 33, 40, 20, 40, 5], "of one packet each, 40 bytes at most")
+
+
+class MessagesVerbs(case.OnVerbs, Messages):
+    pass
+
+
 class Ordered(Own):
     CHUNK, CHUNKS = 100, 20
     environs = {}
@@ -274,6 +317,15 @@ class Examples(Own):
                 self.assertTrue(eventually(lambda: f"{i:03}" in program.out, 10))
             self.assertEqual(program.wait(20), 0, program.out)
         self.assertEqual(program.out, "ready\n" + "".join(f"{i:03}\n" for i in range(100)))
+
+    def test_messages(self):
+        lines = [b"line %d %s\n" % (i, b"." * (i % 50)) for i in range(200)]
+        program = self.b.start([binary("example_messages"), self.a.ip, str(PORT)],
+                               env=self.environment() | {"VMA_TRACELEVEL": "warning"}, stdin=subprocess.PIPE)
+        program.stdin.write(b"".join(lines))
+        program.stdin.close()
+        self.assertEqual(self.accept_all(), b"".join(lines))
+        self.assertEqual((program.wait(20), program.out), (0, "200 messages\n"))
 
     def test_template(self):
         orders = [b"%s 100 ACME  @%08d %04d.%02d\n" % (b"SELL" if i % 2 else b"BUY ", i, i // 100, i % 100) for i in range(150)]

@@ -103,6 +103,8 @@ void release(Tcb& t) {
     if (t.memory != nullptr) {
         t.board.clear(*t.memory);
         t.out.clear(*t.memory);
+        t.memory->give_marks(t.marks);
+        t.marks = nullptr;
     }
     t.in.clear();
     t.kept = {};

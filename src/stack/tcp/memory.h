@@ -22,6 +22,7 @@ struct SendChunk {
 inline constexpr uint32_t kSmallChunk = 2048;   // bytes of the block, header included
 inline constexpr uint32_t kLargeChunk = 32768;  // two hold a 64 KiB send with its ends unaligned
 
+struct MessageMarks;
 struct TxRange;
 
 // What the connections of all shards of a process may hold together, in bytes of send chunks and of received frames: the
@@ -66,6 +67,8 @@ class TcpMemory {
     void give_chunk(SendChunk* chunk);
     TxRange* take_range();
     void give_range(TxRange* range);
+    MessageMarks* take_marks();
+    void give_marks(MessageMarks* marks);
     // The frames that a connection holds cost so many bytes more (or less).
     void charge_frames(int64_t bytes) {
         frames_ = uint64_t(int64_t(frames_) + bytes);

@@ -78,6 +78,7 @@ void add_syn_text(Tcb& t, Instant now, SegmentPlan& p) {
         return;
     }
     t.snd.nxt = end;
+    if (t.marks != nullptr) (void)pass_messages(t, end);
     t.count.bytes_sent += p.payload_len;
     ++t.count.data_segs_out;
     t.timers.last_snd = now;
@@ -195,8 +196,9 @@ bool plan_retransmission(Tcb& t, Instant now, SegmentPlan& p) {
 }
 
 // Nagle as modified by Minshall, which is Linux's: hold a short segment only while another short one is unacknowledged.
-bool may_send_short(const Tcb& t) {
+bool may_send_short(const Tcb& t, const Piece& piece) {
     if (t.snd.fin_queued || t.timers.probe_due) return true;
+    if (t.marks != nullptr) return piece.whole;
     if (t.cfg.cork) return false;
     return t.cfg.nodelay || !(t.snd.sml > t.snd.una && t.snd.sml <= t.snd.nxt);
 }
@@ -216,16 +218,25 @@ bool better_later(const Tcb& t, uint32_t limit, uint32_t unsent, uint32_t mss, I
     return piece > 2 * mss && limit < piece && now - t.board.head->sent >= t.rtt.srtt / 2;
 }
 
+Piece next_piece(const Tcb& t) {
+    const uint32_t unsent = uint32_t(t.write_seq() - t.snd.nxt);
+    if (t.marks == nullptr) [[likely]]
+        return {unsent, true};
+    if (t.marks->count == 0) return {unsent, false};
+    return {uint32_t(t.marks->front() - t.snd.nxt), true};
+}
+
 // Bytes of new text to send now; sets the reason's traces (cwnd limited) when it is none.
 uint32_t new_text(Tcb& t, uint32_t mss, Instant now) {
-    const uint32_t unsent = uint32_t(t.write_seq() - t.snd.nxt);
+    const Piece piece = next_piece(t);
+    const uint32_t unsent = piece.bytes;
     const int64_t window = int64_t(t.snd.una + t.snd.wnd - t.snd.nxt);
     if (unsent == 0 || window <= 0) return 0;
     const uint32_t pipe = t.board.pipe(t.snd.una, t.snd.nxt);
     const uint32_t quota = t.cc.cwnd > pipe ? t.cc.cwnd - pipe : 0;
     // A message that fits one segment and every window, without the divisions that follow.
     if (unsent < mss && unsent <= std::min(quota, uint32_t(window)))
-        return may_send_short(t) ? unsent : 0;
+        return may_send_short(t, piece) ? unsent : 0;
     uint32_t n = std::min({unsent, uint32_t(window), plan_limit(t, mss)});
     if (n > quota) {
         n = quota / mss * mss;
@@ -236,9 +247,11 @@ uint32_t new_text(Tcb& t, uint32_t mss, Instant now) {
     if (better_later(t, std::min(quota, uint32_t(window)), unsent, mss, now)) return 0;
     const uint32_t tail = n % mss;
     if (tail == 0) return n;
-    if (n == unsent) return may_send_short(t) ? n : n - tail;
+    if (n == unsent) return may_send_short(t, piece) ? n : n - tail;
     // Cut by the peer's window: RFC 9293 section 3.8.6.2.1, a fraction only if it is half of its largest window.
     if (n > tail) return n - tail;
+    // A message is not cut for that, unless a window that stays too small leaves nothing else.
+    if (t.marks != nullptr && !t.timers.probe_due) return 0;
     return n >= t.snd.max_wnd / 2 || t.timers.probe_due ? n : 0;
 }
 
@@ -263,8 +276,9 @@ bool emit_text(Tcb& t, Instant now, SegmentPlan& p, uint32_t n, uint32_t mss) {
     t.snd.nxt = end;
     if (n < mss ? n != 0 : n % mss != 0) t.snd.sml = end;
     uint8_t flags = 0;
+    const bool ends = t.marks != nullptr && pass_messages(t, start + n);
     // PSH where the application's data ends, and at least every half window (Linux's forced push).
-    if (n > 0 && (last || end > t.snd.pushed + t.snd.max_wnd / 2)) {
+    if (n > 0 && (last || ends || end > t.snd.pushed + t.snd.max_wnd / 2)) {
         flags |= kPsh;
         t.snd.pushed = end;
     }
@@ -320,7 +334,8 @@ bool plan_text(Tcb& t, Instant now, SegmentPlan& p) {
             cc_algorithm(t.cc.kind).restart(t.cc, idle, t.rtt.rto, t.snd.mss, now);
     }
     bool later = false;
-    if (t.search.on && t.state >= State::ESTABLISHED && plan_size_probe(t, now, p, later))
+    if (t.search.on && t.marks == nullptr && t.state >= State::ESTABLISHED &&
+        plan_size_probe(t, now, p, later))
         return true;
     if (later) return false;
     const uint32_t mss = t.snd.mss - sack_bytes(t);
@@ -335,7 +350,8 @@ bool plan_tail_probe(Tcb& t, Instant now, SegmentPlan& p) {
     if (probe.out || t.flight() == 0 || t.loss.state > Recovery::cwr || paced_out(t, now))
         return false;
     const uint32_t mss = t.snd.mss - sack_bytes(t);
-    const uint32_t unsent = unsent_bytes(t);
+    const Piece piece = next_piece(t);
+    const uint32_t unsent = piece.whole ? piece.bytes : 0;
     const int64_t window = int64_t(t.snd.una + t.snd.wnd - t.snd.nxt);
     bool sent = false;
     probe.repeated = false;

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "base/order.h"
+#include "stack/tcp/messages.h"
 #include "stack/tcp/sack.h"
 
 namespace vma::tcp {
@@ -44,6 +45,9 @@ void TcpMemory::give_range(TxRange* range) {
     arena_->free_fixed<sizeof(TxRange)>(range);
     --ranges_out_;
 }
+
+MessageMarks* TcpMemory::take_marks() { return arena_->make<MessageMarks>(); }
+void TcpMemory::give_marks(MessageMarks* marks) { arena_->destroy(marks); }
 
 size_t SendBuffer::append(TcpMemory& memory, const iovec* iov, size_t count) {
     size_t done = 0, left = room();

@@ -182,6 +182,7 @@ void carry_over(Tcb& t, const Tcb& from) {
     t.busy = from.busy;
     t.autotune = from.autotune;
     t.soft_error = from.soft_error;
+    carry_messages(t, from);
 }
 
 }  // namespace vma::tcp

@@ -10,6 +10,7 @@ size_t write(Tcb& t, const iovec* iov, size_t count, Instant now, Actions& out) 
     if (!t.can_send() &&
         !((t.state == State::SYN_SENT || t.state == State::SYN_RECEIVED) && !t.snd.fin_queued))
         return 0;
+    if (t.cfg.messages && !has_message_room(t)) return 0;
     // As Linux, a write passes the mark by what one frame holds: it is looked at per frame, not per byte.
     const uint32_t unsent = unsent_bytes(t);
     if (unsent >= t.cfg.notsent_lowat) return 0;
@@ -75,6 +76,7 @@ void change_algorithm(Tcb& t) {
 }  // namespace
 
 void config_changed(Tcb& t, Instant now, Actions& out) {
+    if (t.memory != nullptr && t.state != State::CLOSED) follow_messages(t);
     if (t.synchronised() && t.state != State::TIME_WAIT) {
         if (!t.cfg.keepalive)
             t.timers.keepalive_at = Instant::never();
@@ -109,6 +111,7 @@ uint32_t unsent_bytes(const Tcb& t) {
 
 bool writable(const Tcb& t) {
     return uint64_t(t.out.room()) * 3 >= t.out.limit &&
+           (t.marks == nullptr || t.marks->count < MessageMarks::kMost) &&
            uint64_t(unsent_bytes(t)) * 2 < t.cfg.notsent_lowat;
 }
 

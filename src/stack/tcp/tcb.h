@@ -12,6 +12,7 @@
 #include "stack/tcp/actions.h"
 #include "stack/tcp/cc.h"
 #include "stack/tcp/fast_open.h"
+#include "stack/tcp/messages.h"
 #include "stack/tcp/receive_queue.h"
 #include "stack/tcp/reorder.h"
 #include "stack/tcp/rtt.h"
@@ -51,6 +52,7 @@ struct TcpConfig {
     CcKind cc = CcKind::cubic;
     bool timestamps = true, window_scaling = true, sack = true;
     bool nodelay = false, cork = false;
+    bool messages = false;         // one message, one segment: messages.h
     bool quickack = true;          // TCP_QUICKACK as set last
     bool quickack_always = false;  // VMA_TCP_QUICKACK: no ACK is ever delayed
     uint32_t quickack_bytes = 0;   // larger texts are not acknowledged at once for it, 0: all are
@@ -298,6 +300,7 @@ struct Tcb {
     Timers timers;
     Scoreboard board;
     SendBuffer out;
+    MessageMarks* marks = nullptr;  // cfg.messages
     ReceiveQueue in;
     KeptText kept;
     Reorder ooo;

@@ -104,6 +104,8 @@ inline size_t write(Tcb& t, const void* data, size_t n, Instant now, Actions& ou
 }
 // Marks the byte before `end` of what has been written so far as urgent (MSG_OOB sent it last).
 void mark_urgent(Tcb& t);
+// What has been written so far is a message (TcpConfig::messages; else nothing happens). Before output is pulled.
+void end_message(Tcb& t);
 // Copies unread bytes out and consumes them; 0: none there (see at_eof).
 size_t read(Tcb& t, const iovec* iov, size_t count, Instant now, Actions& out);
 inline size_t read(Tcb& t, void* data, size_t n, Instant now, Actions& out) {
