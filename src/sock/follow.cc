@@ -66,7 +66,6 @@ void TcpSocket::network_changed() {
         vma_log(info, "sock", "fd {}: handed back to the kernel: {}", fd(), reason_meaning(why));
 }
 
-// Is it on a ring whose device is gone?
 bool TcpSocket::has_lost_its_device() {
     std::lock_guard guard(control_);
     if (state() != SocketState::offloaded) return false;

@@ -90,8 +90,8 @@ class TcpSocket final : public Socket {
     bool hand_back(Reason why) override;
     // Links, addresses, routes or the kernel's policy changed: a connection whose way leads elsewhere now, or through rules
     // of the kernel, goes back to it; a listener under rules, too.
-    bool has_lost_its_device();
     void network_changed();
+    bool has_lost_its_device();  // is it on a ring whose device is gone?
     // A listener that this process serves, or would from its first accept on, is served by the kernel from now on.
     void listener_to_kernel(Reason why);
     // A listener that could not hand over all connections that wait resets them and is the kernel's altogether.

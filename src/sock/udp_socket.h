@@ -71,8 +71,8 @@ class UdpSocket final : public Socket {
     // Idempotent.
     bool hand_back(Reason why) override;
     // The network state changed: endpoints of a socket bound to ANY follow the addresses, caches are checked again.
-    bool has_lost_its_device();
     void network_changed();
+    bool has_lost_its_device();  // is it on a ring whose device is gone?
     // Housekeeping: neighbours that were sent to stay fresh.
     void touch_neighbors();
 
