@@ -97,6 +97,8 @@ struct State {
     std::vector<Place> places;
     std::vector<Waiting*> waiting;
     std::deque<Said> deferred;  // read by a thread that waits for something else
+    // What the sink is hearing. It may wait for the lock of a socket whose owner has just begun to wait for this very word.
+    std::vector<const Said*> in_hand;
     std::vector<uint16_t> to_publish;
     OwnFd set;  // epoll set of all channels and doors
     std::atomic<uint64_t> key{0};
@@ -284,10 +286,14 @@ int read_one(const Peer& peer, Said& out) {
 }
 
 // [lock] Is it what somebody waits for?
+bool waits_for(const Waiting& w, const Said& said) {
+    return !w.done && said.message.word == ShmWord::back && w.peer == said.from &&
+           w.tuple == said.message.tuple();
+}
+
 bool hand_to_waiting(State& s, const Said& said) {
-    if (said.message.word != ShmWord::back) return false;
     for (Waiting* w : s.waiting) {
-        if (w->done || w->peer != said.from || w->tuple != said.message.tuple()) continue;
+        if (!waits_for(*w, said)) continue;
         w->said = said;
         w->done = true;
         return true;
@@ -295,9 +301,32 @@ bool hand_to_waiting(State& s, const Said& said) {
     return false;
 }
 
+// [lock] Who begins to wait for what has come already.
+void take_what_came(State& s, Waiting& me) {
+    for (const Said* said : s.in_hand) {
+        if (!waits_for(me, *said)) continue;
+        // Whoever has it in hand closes its memory, and finds that the connection has left the ring.
+        me.said = *said;
+        if (said->memory >= 0) me.said.memory = duplicate_high(said->memory);
+        me.done = true;
+        return;
+    }
+    const auto came = std::find_if(s.deferred.begin(), s.deferred.end(),
+                                   [&](const Said& said) { return waits_for(me, said); });
+    if (came == s.deferred.end()) return;
+    me.said = *came;
+    me.done = true;
+    s.deferred.erase(came);
+}
+
+// `said` has been in s.in_hand since the lock was held under which it was read.
 void hand_out(State& s, const Said& said) {
     if (ShmSink* const sink = s.sink.load(std::memory_order_acquire))
         sink->shm_message(said.from, said.message, said.memory);
+    {
+        std::lock_guard guard(s.lock);
+        s.in_hand.erase(std::find(s.in_hand.begin(), s.in_hand.end(), &said));
+    }
     close_memory(said.memory);
 }
 
@@ -335,6 +364,7 @@ bool listen_all(State& s, size_t i) {
             if (error == EAGAIN) return true;
             if (error != 0) return false;
             if (hand_to_waiting(s, said)) continue;
+            s.in_hand.push_back(&said);
         }
         hand_out(s, said);
     }
@@ -521,6 +551,7 @@ Status ShmPeers::exchange_back(ShmPeerId with, const ShmMessage& mine, int memor
     {
         std::lock_guard guard(s.lock);
         s.waiting.push_back(&me);
+        take_what_came(s, me);
     }
     Status result = send(with, mine, memory);
     while (result) {
@@ -542,6 +573,7 @@ Status ShmPeers::exchange_back(ShmPeerId with, const ShmMessage& mine, int memor
                 if (hand_to_waiting(s, said)) continue;
                 if (InternalThread::is_current()) {
                     other = said;
+                    s.in_hand.push_back(&other);
                 } else {
                     s.deferred.push_back(said);
                     InternalThread::poke();
@@ -593,6 +625,7 @@ void ShmPeers::turn() {
             if (s.deferred.empty()) break;
             said = s.deferred.front();
             s.deferred.pop_front();
+            s.in_hand.push_back(&said);
         }
         hand_out(s, said);
     }
