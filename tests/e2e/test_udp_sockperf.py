@@ -107,7 +107,8 @@ class ExtraApi(case.NetCase):
             result = run.result()
         self.assertEqual((result.client_rc, result.server_rc), (0, 0), result.text)
         self.assertTrue(seen, result.text)
-        self.assertLess(seen["tx_os_packets"], 3, "the first may go by the kernel")
+        # Until the neighbour is known they go by the kernel.
+        self.assertLess(seen["tx_os_packets"], 0.05 * seen["tx_packets"] + case.SLACK)
         return result, seen
 
     def test_dummy_send(self):
