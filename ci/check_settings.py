@@ -37,15 +37,10 @@ def source_of(test):
 
 
 def faults(rows, table):
-    observed, planned = table["observed"], table.get("planned", [])
+    observed = table["observed"]
     for name, effect in rows.items():
         if effect == "in_effect" and name not in observed:
             yield f"{name} is in effect and nothing observes it"
-        if effect == "planned" and name not in planned:
-            yield f"{name} is planned and not in the list of those"
-    for name in planned:
-        if rows.get(name) != "planned":
-            yield f"{name} is in the list of planned variables, options.def says {rows.get(name)}"
     for name, (observable, *tests) in observed.items():
         if rows.get(name) != "in_effect":
             yield f"{name} is observed, options.def says {rows.get(name)}"

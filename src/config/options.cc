@@ -484,16 +484,6 @@ std::optional<std::bitset<kMaxCpus>> cpus_from_text(std::string_view text) {
     }
 }
 
-std::vector<Note> effect_notes(const Options& o) {
-    std::vector<Note> notes;
-    for (const OptionRow& row : option_rows())
-        if (row.effect == OptionEffect::planned && o.is_given(row.id))
-            notes.push_back(
-                {LogLevel::warning, fmt::format("{}={} has no effect in this version (planned: {})",
-                                                row.name, option_value_text(o, row.id), row.part)});
-    return notes;
-}
-
 ParsedOptions parse_options(std::span<const char* const> environment, const ParseContext& context,
                             std::span<const Setting> from_file) {
     return EnvironmentParser(environment, context, from_file).run();

@@ -165,7 +165,7 @@ enum class OptionGroup : uint8_t {
     hw,
     count
 };
-enum class OptionEffect : uint8_t { in_effect, planned, no_meaning };
+enum class OptionEffect : uint8_t { in_effect, no_meaning };
 struct OptionRow {
     Opt id;
     const char* field;
@@ -177,7 +177,7 @@ struct OptionRow {
     OptionGroup group;
     const char *unit, *label, *choices, *xlio, *known;
     OptionEffect effect;
-    const char *part, *unset, *help;
+    const char *unset, *help;
 };
 struct OptionAlias {
     const char* name;  // with VMA_
@@ -227,9 +227,6 @@ struct ParseContext {
     bool secure = false;  // AT_SECURE: variables that name files or addresses are ignored
     LogLevel max_level = kMaxLogLevel;
 };
-// For each planned variable that the environment or a file sets, that it has no effect in this version; for a profile how many of
-// its values have none.
-std::vector<Note> effect_notes(const Options&);
 // environment: "NAME=value" strings; null pointers and strings without '=' are skipped, the first of two equal names
 // counts (getenv). from_file: what VMA_CONFIG_JSON's file says (option_file.h).
 struct Setting;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr OptionRow kRows[] = {
 #define OPTION(field, NAME, kind, vma_default, ours, min, max, outside, group, unit, label, \
-               choices, xlio, known, effect, part, unset, help)                             \
+               choices, xlio, known, effect, unset, help)                                   \
     {Opt::field,                                                                            \
      #field,                                                                                \
      "VMA_" #NAME,                                                                          \
@@ -28,7 +28,6 @@ constexpr OptionRow kRows[] = {
      xlio,                                                                                  \
      known,                                                                                 \
      OptionEffect::effect,                                                                  \
-     part,                                                                                  \
      unset,                                                                                 \
      help},
 #define OPTION_ALIAS(...)

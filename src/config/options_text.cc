@@ -35,8 +35,7 @@ How values are read:
 * An unknown `VMA_` name is reported with the nearest known one. `XLIO_` names with the same meaning are accepted.
 * In secure-execution mode (set-user-id, file capabilities) variables that name files or addresses are ignored.
 
-Effect: *yes*; *planned (part)*: read, checked and shown, and a warning says that it has no effect in this version, until
-that part of the project is there; *none*.
+Effect: *yes*, or *none*: accepted, and a line says what to use instead.
 "Known from" is, as far as we know, the VMA release that documents the variable; 10.0 marks those new in this library.
 )";
 
@@ -52,16 +51,8 @@ std::string code(std::string_view text) {
     return text.empty() ? "(empty)" : fmt::format("`{}`", cell(text));
 }
 
-std::string effect_text(const OptionRow& row) {
-    switch (row.effect) {
-        case OptionEffect::in_effect:
-            return "yes";
-        case OptionEffect::planned:
-            return fmt::format("planned ({})", row.part);
-        case OptionEffect::no_meaning:
-            break;
-    }
-    return "none";
+const char* effect_text(const OptionRow& row) {
+    return row.effect == OptionEffect::in_effect ? "yes" : "none";
 }
 
 std::string markdown_row(const OptionRow& row) {

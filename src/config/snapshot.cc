@@ -87,7 +87,6 @@ LoadedSnapshot load_snapshot(std::span<const char* const> environment, const Loa
         out.notes = file.notes;
     }
     out.notes.insert(out.notes.end(), parsed.notes.begin(), parsed.notes.end());
-    for (Note& note : effect_notes(parsed.options)) out.notes.push_back(std::move(note));
     auto made = std::make_shared<Snapshot>();
     made->options = std::move(parsed.options);
 

@@ -68,7 +68,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     require(p.options.rx_poll != 0);
     require(p.options.tx_wre_batching >= 1 && p.options.rx_wre >= 2 * p.options.rx_wre_batching);
     for (const Note& n : p.notes) require(!n.text.empty());
-    for (const Note& n : effect_notes(p.options)) require(!n.text.empty());
     std::string line;
     LogLevel level{};
     for (const OptionRow& row : option_rows())

@@ -7,8 +7,8 @@ DEFINITIONS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../sr
 
 
 def option_rows():
-    """Name of each variable -> its effect: in_effect, planned or no_meaning."""
+    """Name of each variable -> its effect: in_effect or no_meaning."""
     with open(DEFINITIONS, encoding="ascii") as f:
         rows = re.split(r"(?m)^OPTION\(", f.read())[1:]
-    return {"VMA_" + re.match(r"\s*\w+,\s*(\w+)", row).group(1): re.search(r"\b(in_effect|planned|no_meaning)\b", row).group(1)
+    return {"VMA_" + re.match(r"\s*\w+,\s*(\w+)", row).group(1): re.search(r"\b(in_effect|no_meaning)\b", row).group(1)
             for row in rows}

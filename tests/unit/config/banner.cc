@@ -453,22 +453,6 @@ TEST_F(SnapshotFiles, ARelativeNameIsThatOfTheStart) {
     EXPECT_FALSE(offloads(second, 81));
 }
 
-TEST_F(SnapshotFiles, VariablesWithoutEffectAreTold) {
-    write("");
-    const std::string variable = "VMA_CONFIG_FILE=" + path();
-    for (const OptionRow& row : option_rows()) {
-        if (row.effect != OptionEffect::planned) continue;
-        const std::string set = std::string(row.name) + "=" + option_default_text(row, true);
-        const char* environment[] = {variable.c_str(), set.c_str()};
-        const LoadedSnapshot s = load_snapshot(environment, {{}, "prog"});
-        std::string all;
-        for (const Note& n : s.notes) all += n.text + "\n";
-        EXPECT_TRUE(all.find(std::string(row.name) + "=") != std::string::npos &&
-                    all.find("has no effect in this version (planned: ") != std::string::npos)
-            << row.name << ": " << all;
-    }
-}
-
 TEST_F(SnapshotFiles, ABrokenFileAtStartKeepsTheRulesBeforeTheError) {
     write("use os tcp_server *:80\nuse nonsense\n");
     const LoadedSnapshot s = load();

@@ -233,7 +233,6 @@ TEST(OptionTable, RowsAreSound) {
         EXPECT_LE(row.min, row.max);
         EXPECT_STRNE(row.help, "");
         EXPECT_STRNE(row.known, "");
-        EXPECT_EQ(row.effect == OptionEffect::planned, row.part[0] != '\0');
         EXPECT_EQ(row.kind == OptionKind::choice, row.choices[0] != '\0');
         if (counts(row.kind) && row.kind != OptionKind::uinteger_or_0)
             for (const int64_t d : {row.vma.number, row.ours.number}) {
