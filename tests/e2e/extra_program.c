@@ -62,6 +62,17 @@ static void echo(void) {
 }
 
 #if VMA_API_VERSION != 606
+void has_no_device(int ring) {
+    struct vma_mlx_hw_device_data data;
+    struct vma_modify_ring_attr change = {VMA_MODIFY_RING_CQ_MODERATION, ring, {{8, 50}}};
+    static char memory[4096];
+    uint32_t key = 0;
+    FAILS(CALL2(DIRECT, ring, &data), EOPNOTSUPP);
+    FAILS(call6(REGISTER_MEMORY, ring, (long)memory, sizeof memory, (long)&key, 0, 0), EOPNOTSUPP);
+    FAILS(CALL3(DEREGISTER_MEMORY, ring, memory, sizeof memory), EOPNOTSUPP);
+    FAILS(CALL1(MODIFY, &change), EOPNOTSUPP);
+}
+
 int by_shared_memory(void) {
     enum { MOST_ROUNDS = 20000 };
     const int fd = connected(SOCK_STREAM);

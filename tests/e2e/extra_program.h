@@ -60,5 +60,6 @@ int listening(const char* ip, int port);
 #if VMA_API_VERSION != 606
 int by_shared_memory(
     void); /* to the peer, a program that runs "echo"; by shared memory when this returns */
+void has_no_device(int ring); /* the functions that need one refuse */
 #endif
 int give_back(int fd, void* id); /* one kept packet */
