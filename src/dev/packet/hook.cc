@@ -259,6 +259,9 @@ void Hook::guard_all() {
 Status Hook::start(int ifindex, std::string* why, Meanwhile meanwhile) {
     // A second life token would be the end of the rings that have the first.
     if (left()) return fail(why, EPERM, "the process has given up its privileges");
+    // Asked first: such a kernel refuses the programs, too, for reasons that would tell nobody anything.
+    if (bpf::attached(ifindex, bpf::kTcxIngress, nullptr, 0) == -EINVAL)
+        return fail(why, EOPNOTSUPP, "the kernel has no TCX hooks (Linux 6.6 or later is needed)");
     Companion companion(*this, meanwhile);
     Status s;
     {
@@ -279,8 +282,6 @@ Status Hook::start(int ifindex, std::string* why, Meanwhile meanwhile) {
         which[claimed] = true;
         drop_flows(which);
     }
-    if (s.error() == EINVAL)
-        return fail(why, EOPNOTSUPP, "the kernel has no TCX hooks (Linux 6.6 or later is needed)");
     if (!s)
         return fail(why, s.error(),
                     fmt::format("attaching to interface {} failed: errno {}", ifindex, s.error()));
