@@ -29,6 +29,7 @@ ETC = "/etc/netns"
 REPO = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _libc = ctypes.CDLL(None, use_errno=True)
 _sequence = itertools.count()
+SLOW = float(os.environ.get("VMA_TEST_SLOW", "1"))  # how many times longer waits may be: the machine is emulated
 
 
 def library():
@@ -68,7 +69,7 @@ def _ip(*args, check=True):
 
 def eventually(condition, timeout=5.0, step=0.01):
     """Polls condition() until it is true; its value, or its last false one when the time is over."""
-    end = time.monotonic() + timeout
+    end = time.monotonic() + timeout * SLOW
     while True:
         value = condition()
         if value or time.monotonic() >= end:
@@ -139,7 +140,7 @@ class Process:
 
     def expect(self, pattern, timeout=10.0):
         """Waits for output that matches; the match. AssertionError when it ends or time passes without."""
-        end = time.monotonic() + timeout
+        end = time.monotonic() + timeout * SLOW
         with self._news:
             while True:
                 match = re.search(pattern, "".join(self._text))
@@ -161,10 +162,10 @@ class Process:
         """Exit status (negative: signal). On timeout the process group is killed and AssertionError raised. output:
         also wait for the end of its output, up to a second when a child of it keeps the pipe open."""
         try:
-            status = self._popen.wait(timeout)
+            status = self._popen.wait(timeout * SLOW)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise AssertionError(f"{' '.join(self.argv)}: still running after {timeout} s\n{self.out}") from None
+            raise AssertionError(f"{' '.join(self.argv)}: still running after {timeout * SLOW} s\n{self.out}") from None
         if output:
             self._reader.join(1.0)
         return status
