@@ -53,6 +53,7 @@ __attribute__((noinline)) long cancellable_ppoll(pollfd* fds, unsigned long n, t
     if (__sigsetjmp(reinterpret_cast<__jmp_buf_tag*>(end.__cancel_jmp_buf), 0) == 0) {
         __pthread_register_cancel(&end);
         int type;
+        // NOLINTNEXTLINE(concurrency-thread-canceltype-asynchronous): around one system call, as libc does
         pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &type);
         old_type = type;
         result = sys::raw(SYS_ppoll, sys::ptr(fds), long(n), sys::ptr(timeout), sys::ptr(mask), 8);

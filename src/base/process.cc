@@ -42,7 +42,7 @@ const char* proc_path(char (&out)[48], uint32_t pid, const char* name) {
     p += 6;
     while (n) *p++ = digits[--n];
     *p++ = '/';
-    std::strcpy(p, name);
+    if (memccpy(p, name, 0, size_t(out + sizeof out - p)) == nullptr) out[sizeof out - 1] = 0;
     return out;
 }
 

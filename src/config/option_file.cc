@@ -99,7 +99,7 @@ class Reader : public nlohmann::json_sax<nlohmann::json> {
         return wrong(fmt::format("{}: {}: {} where a number, a text, true or false is expected",
                                  place_, name_, what));
     }
-    bool wrong(std::string what) {
+    bool wrong(const std::string& what) {
         out.settings.clear();
         out.notes.push_back(
             {LogLevel::warning, what + "; nothing of the file is used (VMA_CONFIG_JSON)"});

@@ -295,7 +295,7 @@ std::string parse_foreign_filter(const Message& m) {
     const auto head = m.head<tcmsg>();
     const Attributes<TCA_MAX + 1> a(m.attributes(sizeof(tcmsg)));
     if (head.tcm_handle == 0) return {};  // head of a priority, the filters follow
-    const std::string kind = text(a[TCA_KIND]);
+    std::string kind = text(a[TCA_KIND]);
     if (kind != "bpf") return kind;
     const Attributes<TCA_BPF_MAX + 1> bpf(a[TCA_OPTIONS]);
     return text(bpf[TCA_BPF_NAME]).starts_with("vma_") ? std::string{} : kind;

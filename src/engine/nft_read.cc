@@ -330,8 +330,10 @@ void parse_rule_message(const Message& m, std::vector<Table>& tables) {
     Rule r = parse_rule(a[NFTA_RULE_EXPRESSIONS]);
     r.handle = __builtin_bswap64(netlink::value_or<uint64_t>(a[NFTA_RULE_HANDLE], 0));
     for (Table& t : tables)
-        if (t.family == family && t.name == text(a[NFTA_RULE_TABLE]))
+        if (t.family == family && t.name == text(a[NFTA_RULE_TABLE])) {
             t.chains[text(a[NFTA_RULE_CHAIN])].rules.push_back(std::move(r));
+            return;
+        }
 }
 
 void parse_set(const Message& m, std::vector<Table>& tables) {

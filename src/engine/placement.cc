@@ -112,7 +112,7 @@ Result<Ring*> open_ring(const Interface& interface, unsigned lane, const Options
         config.send_memory = wish.send;
         config.arena = memory.arena;
         config.pool = memory.pool;
-        const auto ring = open_verbs_ring(config, text);
+        auto ring = open_verbs_ring(config, text);
         *kind = "verbs";
         if (ring || options.ring_kind == kVerbs) return ring;
         vma_log(debug, "engine", "interface {}: no verbs ring: {}", interface.name, *text);

@@ -119,15 +119,15 @@ void start_log(const Options& options) {
 Result<uint64_t> namespace_of_this_thread() {
     const int fd = sys::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return Errno{-fd};
-    const Result<uint64_t> key = namespace_key(fd);
+    Result<uint64_t> key = namespace_key(fd);
     sys::close(fd);
     return key;
 }
 
 void publish(std::shared_ptr<const Snapshot> snapshot) {
     State& s = state();
-    s.kept.push_back(snapshot);
-    s.snapshot.store(snapshot.get(), std::memory_order_release);
+    s.kept.push_back(std::move(snapshot));
+    s.snapshot.store(s.kept.back().get(), std::memory_order_release);
 }
 
 }  // namespace

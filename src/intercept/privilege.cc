@@ -91,6 +91,7 @@ T* at(long address) {
 }
 
 // A socket call by number, for a descriptor that may be ours, means what the call by name means. False: not one of these.
+// NOLINTNEXTLINE(readability-function-size): a case for each
 bool socket_call(long number, const long* a, long& result) {
     const int fd = int(a[0]);
     switch (number) {

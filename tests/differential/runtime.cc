@@ -427,7 +427,7 @@ int main(int argc, char** argv) {
             for (const Behaviour& b : all()) {
                 std::string group = b.file;
                 group = group.substr(group.rfind('/') + 1);
-                group = group.substr(0, group.rfind('.'));
+                group.resize(group.rfind('.'));
                 std::printf("%s\t%s\t%u\t%s\n", group.c_str(), b.name, b.kind, b.title);
             }
             return 0;

@@ -180,6 +180,7 @@ int open_output(const Options& options) {
 
 }  // namespace
 
+// NOLINTNEXTLINE(bugprone-exception-escape): without memory it ends
 int main(int argc, char** argv) {
     Options options;
     CLI::App app("Frames of the offloaded sockets of a process, as pcapng", "vma_capture");

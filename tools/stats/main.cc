@@ -383,6 +383,7 @@ int run(Options& options, const CLI::App& app, bool explaining) {
 
 }  // namespace
 
+// NOLINTNEXTLINE(bugprone-exception-escape): without memory it ends
 int main(int argc, char** argv) {
     Options options;
     CLI::App app("Statistics of processes that run with libvma.so preloaded", "vma_stats");

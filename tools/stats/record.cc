@@ -108,7 +108,7 @@ std::string bars(const std::string& title, const Json& times) {
             "fill=\"{}\"><title>{} ns: {}</title></rect>",
             x, kHeight - h, std::max(1.0, next - x - 0.5), h, kColours[0], at, count);
     }
-    for (double mark = 1; mark < 1e11; mark *= 10) {
+    for (double mark = 1; mark < 1e11; mark *= 10) {  // NOLINT(cert-flp30-c): exact
         const double x = (position(mark) - begin) / (end - begin) * kWidth;
         if (x >= 0 && x < kWidth - 30)
             out += fmt::format("<text x=\"{:.1f}\" y=\"{}\">{}s</text>", x, kHeight + 14,

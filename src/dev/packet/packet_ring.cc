@@ -428,7 +428,7 @@ Result<Ring*> open_packet_ring(const PacketRingConfig& config, std::string* why)
     const Status opened = ring->open(config, why ? why : &ignored);
     if (opened) return static_cast<Ring*>(ring.release());
     if (opened.error() == EPERM && ring_keeper() != nullptr) {
-        const auto lent = open_lent_packet_ring(config, &ignored);
+        auto lent = open_lent_packet_ring(config, &ignored);
         // Nobody to ask: then it is the capability that is missing.
         if (lent || lent.error() != EPERM) {
             if (!lent && why) *why = ignored;

@@ -121,7 +121,7 @@ EXPORTED ibv_fork_status ibv_is_fork_initialized() { return IBV_FORK_UNNEEDED; }
 EXPORTED const char* ibv_get_sysfs_path() { return "/sys"; }
 // Only the counter of frames that found no room; those of all stations of the device.
 EXPORTED int ibv_read_sysfs_file(const char* directory, const char* name, char* text, size_t size) {
-    if (std::strcmp(name, "ports/1/hw_counters/out_of_buffer")) return -1;
+    if (std::strcmp(name, "ports/1/hw_counters/out_of_buffer") != 0) return -1;
     const std::vector<Device*>& all = devices();
     const auto device = std::find_if(all.begin(), all.end(), [&](const Device* d) {
         return !std::strcmp(d->ibv.ibdev_path, directory);

@@ -151,7 +151,7 @@ EXPORTED int ibv_init_ah_from_wc(ibv_context* c, uint8_t port, ibv_wc* wc, ibv_g
     }
     attr->grh.hop_limit = 255;
     for (uint32_t i = 0; i < s.gid_count; i++) {
-        if (std::memcmp(&s.gids[i], &mine, sizeof(mine))) continue;
+        if (std::memcmp(&s.gids[i], &mine, sizeof(mine)) != 0) continue;
         attr->grh.sgid_index = uint8_t(i);
         return 0;
     }
@@ -168,7 +168,7 @@ EXPORTED int ibv_resolve_eth_l2_from_gid(ibv_context* c, ibv_ah_attr* attr, uint
     for (uint32_t i = 0; i < kMaxStations; i++) {
         StationMap* s = context.wire->station(i);
         for (uint32_t g = 0; s && g < (*s)->gid_count; g++) {
-            if (std::memcmp(&(*s)->gids[g], &attr->grh.dgid, sizeof(ibv_gid))) continue;
+            if (std::memcmp(&(*s)->gids[g], &attr->grh.dgid, sizeof(ibv_gid)) != 0) continue;
             std::memcpy(mac, (*s)->mac, 6);
             if (vid) *vid = 0xffff;  // untagged
             return 0;

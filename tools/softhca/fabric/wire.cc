@@ -25,10 +25,12 @@ void remove_pipes(const std::string& path, uint32_t index) {
     DIR* dir = opendir(path.c_str());
     if (!dir) return;
     const std::string middle = "-" + std::to_string(index) + "-";
+    const std::string folder = path + "/";
+    const std::string of_async = "async" + middle, of_channels = "channel" + middle;
     while (const dirent* e = readdir(dir)) {
         const std::string name = e->d_name;
-        if (name.starts_with("async" + middle) || name.starts_with("channel" + middle))
-            ::unlink((path + "/" + name).c_str());
+        if (name.starts_with(of_async) || name.starts_with(of_channels))
+            ::unlink((folder + name).c_str());
     }
     closedir(dir);
 }

@@ -305,7 +305,7 @@ int detach_group(ibv_qp* ibv, const ibv_gid* gid) {
     QpShared& s = shared(qp_of(ibv), context_of(ibv->context));
     const uint32_t n = s.group_count;
     for (uint32_t i = 0; i < n; i++) {
-        if (std::memcmp(&s.groups[i], gid, sizeof(*gid))) continue;
+        if (std::memcmp(&s.groups[i], gid, sizeof(*gid)) != 0) continue;
         s.groups[i] = s.groups[n - 1];
         s.group_count.store(n - 1, std::memory_order_release);
         return 0;

@@ -21,8 +21,6 @@ namespace {
 
 using vma::ByteView;
 using vma::load_be32;
-using vma::store_be16;
-using vma::store_be32;
 
 uint8_t syndrome_of(ibv_wc_status status) {
     switch (status) {

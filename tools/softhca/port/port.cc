@@ -66,9 +66,8 @@ class Port {
             need(ibv_create_cq(context_, kBuffers, nullptr, channel_, 0), "completion queue");
         sent_ = need(ibv_create_cq(context_, 16, nullptr, nullptr, 0), "completion queue");
         memory_.resize(size_t(kBuffers + 1) * kRoom);
-        key_ =
-            need(ibv_reg_mr(pd_, memory_.data(), memory_.size(), IBV_ACCESS_LOCAL_WRITE), "memory")
-                ->lkey;
+        constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE;  // an int: the macro compares enumerations
+        key_ = need(ibv_reg_mr(pd_, memory_.data(), memory_.size(), kAccess), "memory")->lkey;
         start_queue();
     }
 

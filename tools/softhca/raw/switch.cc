@@ -31,7 +31,7 @@ bool takes_frame(const Station& s, const FlowRule& rule, const FlowFields& frame
     const bool multicast = frame.dst_mac[0] & 1;
     const bool addressed = std::memcmp(rule.mask.dst_mac, kNone, 6) != 0;
     if (rule.type != IBV_FLOW_ATTR_SNIFFER && !addressed && !multicast &&
-        std::memcmp(s.mac, frame.dst_mac, 6))
+        std::memcmp(s.mac, frame.dst_mac, 6) != 0)
         return false;
     return matches(rule, frame);
 }
@@ -141,7 +141,7 @@ const Route& RouteCache::lookup(Context& c, const FlowFields& frame, uint32_t fr
     const uint32_t generation =
         c.wire->directory().flow_generation.load(std::memory_order_acquire) | 1u << 31;
     Entry& e = entries_[hash(frame) % kEntries];
-    if (e.generation != generation || std::memcmp(&e.frame, &frame, sizeof(frame))) {
+    if (e.generation != generation || std::memcmp(&e.frame, &frame, sizeof(frame)) != 0) {
         find_route(c, frame, c.index, from, &e.route);
         e.frame = frame;
         e.generation = generation;
