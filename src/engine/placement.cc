@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <string_view>
 
 #include "base/arena.h"
 #include "base/log.h"
@@ -97,7 +98,7 @@ Memory make_memory(const Options& options, Reason* why, std::string* text) {
     return m;
 }
 
-// Verbs where the interface is the port of an RDMA device, else the packet ring.
+// mlx5 or verbs where the interface is the port of an RDMA device, else the packet ring.
 Result<Ring*> open_ring(const Interface& interface, unsigned lane, const Options& options,
                         const Memory& memory, const char** kind, std::string* text) {
     if (may_have_device_queues(options)) {
@@ -112,11 +113,17 @@ Result<Ring*> open_ring(const Interface& interface, unsigned lane, const Options
         config.send_memory = wish.send;
         config.arena = memory.arena;
         config.pool = memory.pool;
-        auto ring = open_verbs_ring(config, text);
-        *kind = "verbs";
-        if (ring || options.ring_kind == kVerbs) return ring;
-        vma_log(debug, "engine", "interface {}: no verbs ring: {}", interface.name, *text);
-        text->clear();
+        // The queues of an mlx5 device are driven in memory, unless told otherwise.
+        for (const bool mlx5 : {true, false}) {
+            const int wanted = mlx5 ? kMlx5 : kVerbs;
+            if (options.ring_kind != kAuto && options.ring_kind != wanted) continue;
+            config.mlx5 = mlx5;
+            *kind = mlx5 ? "mlx5" : "verbs";
+            auto ring = open_verbs_ring(config, text);
+            if (ring || options.ring_kind == wanted) return ring;
+            vma_log(debug, "engine", "interface {}: no {} ring: {}", interface.name, *kind, *text);
+            text->clear();
+        }
     }
     PacketRingConfig config;
     config.ifindex = interface.index;
@@ -129,6 +136,8 @@ Result<Ring*> open_ring(const Interface& interface, unsigned lane, const Options
     *kind = "packet";
     return open_packet_ring(config, text);
 }
+
+bool is_of_queues(std::string_view kind) { return kind == "verbs" || kind == "mlx5"; }
 
 // Takes `ring` on every path. `clock`: of its stamps, or null.
 Shard* shard_around(const Memory& memory, Ring* ring, int ifindex, unsigned lane,
@@ -145,7 +154,7 @@ Shard* shard_around(const Memory& memory, Ring* ring, int ifindex, unsigned lane
     parts.secret = random_secret();
     parts.secret2 = random_secret();
     // What a device gives in spite of rules that name ports, the kernel does not have.
-    parts.reassembles_udp = options.udp_frags != 0 || std::strcmp(kind, "verbs") == 0;
+    parts.reassembles_udp = options.udp_frags != 0 || is_of_queues(kind);
     Shard* const shard = Shard::make(parts);
     if (shard != nullptr) {
         shard->set_clock(clock.release());
@@ -163,7 +172,8 @@ Shard* shard_around(const Memory& memory, Ring* ring, int ifindex, unsigned lane
 }  // namespace
 
 bool may_have_device_queues(const Options& options) {
-    return options.ring_kind == kVerbs || (options.ring_kind == kAuto && may_have_verbs_ports());
+    return options.ring_kind == kVerbs || options.ring_kind == kMlx5 ||
+           (options.ring_kind == kAuto && may_have_verbs_ports());
 }
 
 std::string page_obstacle(size_t page) {
@@ -179,6 +189,7 @@ VerbsRingConfig verbs_settings(const Options& options) {
     config.tx_requests = options.tx_wre;
     config.tx_batching = options.tx_wre_batching;
     config.max_inline = options.tx_max_inline;
+    config.blueflame = options.bf;
     config.poll_batch = options.cq_poll_batch_max;
     config.prefetch_bytes = options.rx_prefetch_bytes;
     config.prefetch_bytes_before_poll = options.rx_prefetch_bytes_before_poll;
@@ -207,11 +218,11 @@ VerbsRingConfig verbs_settings(const Options& options) {
 Shard* open_shard_on(const Interface& interface, unsigned lane, const Options& options, Reason* why,
                      std::string* text) {
     const int kind = options.ring_kind;
-    if (kind != kAuto && kind != kPacket && kind != kVerbs) {
+    if (kind != kAuto && kind != kPacket && kind != kVerbs && kind != kMlx5) {
         *why = Reason::ring_failed;
         *text =
-            "VMA_RING_KIND asks for a ring kind that this version does not have: use auto, verbs "
-            "or packet";
+            "VMA_RING_KIND asks for a ring kind that this version does not have: use auto, verbs, "
+            "mlx5 or packet";
         return nullptr;
     }
     const Memory memory = make_memory(options, why, text);

@@ -76,7 +76,7 @@ std::string read_proc(const char* path, size_t most) {
 void warn_at_start(const Options& options, const LineSink& sink) {
     StartupFacts startup;
     startup.level = options.tracelevel;
-    // 1 verbs, 2 mlx5 (not there yet: who asks for it is told what it will want).
+    // 1 verbs, 2 mlx5.
     startup.needs_locked_memory = options.ring_kind == 1 || options.ring_kind == 2;
     rlimit limit{};
     if (sys::raw(SYS_prlimit64, 0, RLIMIT_MEMLOCK, 0, sys::ptr(&limit)) == 0)

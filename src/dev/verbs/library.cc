@@ -14,6 +14,7 @@ bool find(void* handle, const char* name, F* out) {
 }
 
 bool find_all(void* handle, VerbsLibrary* v) {
+    find(handle, "softhca_kick", &v->kick);
     return find(handle, "ibv_get_device_list", &v->get_device_list) &&
            find(handle, "ibv_free_device_list", &v->free_device_list) &&
            find(handle, "ibv_open_device", &v->open_device) &&

@@ -29,6 +29,8 @@ struct VerbsLibrary {
     int (*modify_qp)(ibv_qp*, ibv_qp_attr*, int);
     int (*destroy_qp)(ibv_qp*);
     int (*read_sysfs_file)(const char*, const char*, char*, size_t);
+    // The software HCA's alone, else null: a device of kind mlx5 looks at its queues at once (docs/SOFTHCA.md).
+    unsigned (*kick)(ibv_context*);
 
     // Loaded by the first caller and kept to the process's end; null when it is not installed or too old. Any thread.
     static const VerbsLibrary* get();

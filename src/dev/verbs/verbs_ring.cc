@@ -6,13 +6,16 @@
 #include <utility>
 
 #include "dev/device_queues.h"
+#include "dev/mlx5/library.h"
+#include "dev/mlx5/receive.h"
+#include "dev/mlx5/transmit.h"
 #include "dev/verbs/doorbell.h"
 #include "dev/verbs/flows.h"
 #include "dev/verbs/port.h"
 #include "dev/verbs/program_queues.h"
-#include "dev/verbs/receive.h"
-#include "dev/verbs/transmit.h"
 #include "dev/verbs/user_memory.h"
+#include "dev/verbs/verbs_receive.h"
+#include "dev/verbs/verbs_transmit.h"
 
 namespace vma {
 namespace {
@@ -29,14 +32,14 @@ class VerbsRing final : public Ring, public DeviceQueues {
 
     const RingCaps& caps() const override { return caps_; }
     unsigned recv(std::span<Packet> out) override {
-        if (receiver_.failed() || transmitter_.failed()) recover();
-        return receiver_.recv(out);
+        if (receiver_->failed() || transmitter_->failed()) recover();
+        return receiver_->recv(out);
     }
-    RingBacklog backlog() const override { return receiver_.backlog(); }
+    RingBacklog backlog() const override { return receiver_->backlog(); }
     unsigned send(std::span<const TxFrame> frames, int* why) override {
-        if (transmitter_.failed()) recover();
+        if (transmitter_->failed()) recover();
         if (lost()) return *why = ENETDOWN, 0;
-        return transmitter_.send(frames, why);
+        return transmitter_->send(frames, why);
     }
     Status steer(const FlowKey& key, int) override {
         port_.follow_fds();
@@ -49,7 +52,7 @@ class VerbsRing final : public Ring, public DeviceQueues {
 
     int wake_fd() const override { return bell_.fd(); }
     bool arm() override;
-    void disarm() override { wakeups_ += bell_.take(); }
+    void disarm() override { acknowledge(); }
     bool has_news() const override { return !lost() && port_.has_event(); }
     void tend() override;
     bool lost() const override { return lost_.load(std::memory_order_relaxed); }
@@ -62,7 +65,9 @@ class VerbsRing final : public Ring, public DeviceQueues {
     Status moderate(uint32_t frames, uint32_t usec) override;
     Status register_memory(void* at, size_t bytes, uint32_t* key) override;
     Status deregister_memory(void* at, size_t bytes) override;
-    DeviceFacts facts() const override { return facts_of(port_, qp_, tx_cq_, rx_cq_); }
+    DeviceFacts facts() const override {
+        return facts_of(port_, queues_.qp, queues_.send, queues_.receive);
+    }
     Status arm(int*) override { return Errno{EOPNOTSUPP}; }
     DeviceQueues* program_queues() override { return program_queues_.get(); }
     Result<DeviceQueues*> open_program_queues() override;
@@ -85,9 +90,22 @@ class VerbsRing final : public Ring, public DeviceQueues {
     void recover();
     Status empty_qp();
     Status replace_queues();
-    void destroy_queues(ibv_qp* qp, ibv_cq* rx, ibv_cq* tx);
+    void destroy(const VerbsQueues& queues);
+    Status use_queues();
+    void acknowledge();
     Status moderate(Moderation to);
     void close();
+    // Of memory that a request names. A request of an mlx5 ring has its inlined bytes in one piece, and the rest in another.
+    uint32_t most_pieces() const {
+        const auto most = uint32_t(port_.attributes().orig_attr.max_sge);
+        return config_.mlx5 ? 1 : std::min(most, kVerbsMostPieces);
+    }
+    // Are there times of the device's clock, and wanted?
+    bool stamps() const {
+        const ibv_device_attr_ex& device = port_.attributes();
+        return config_.stamps && device.completion_timestamp_mask != 0 &&
+               device.hca_core_clock != 0;
+    }
     uint32_t room() const { return (config_.mtu + 18 + 63) & ~63u; }
     const VerbsLibrary& verbs() const { return port_.library(); }
 
@@ -96,12 +114,10 @@ class VerbsRing final : public Ring, public DeviceQueues {
     VerbsPort port_;
     ibv_pd* pd_ = nullptr;
     Doorbell bell_;
-    ibv_cq_ex* stamped_cq_ = nullptr;  // rx_cq_, where it has times
-    ibv_cq *rx_cq_ = nullptr, *tx_cq_ = nullptr;
-    ibv_qp* qp_ = nullptr;
+    VerbsQueues queues_;
     Area receive_, send_;
-    mutable VerbsReceiver receiver_;  // backlog() looks into the device
-    VerbsTransmitter transmitter_;
+    std::unique_ptr<QueueReceiver> receiver_;
+    std::unique_ptr<QueueTransmitter> transmitter_;
     VerbsFlows flows_;
     UserMemory user_memory_;
     std::unique_ptr<ProgramQueues> program_queues_;
@@ -137,19 +153,13 @@ Status VerbsRing::make_memory() {
     return received ? make_area(send_, kTxBytes, config_.send_memory) : received;
 }
 
-// A queue whose completions have times of the device's clock. Null: the device has none.
+// A queue whose completions have times of the device's clock. Null: the device gives none.
 ibv_cq_ex* VerbsRing::make_stamped_cq() {
-    const ibv_device_attr_ex& device = port_.attributes();
-    if (device.completion_timestamp_mask == 0 || device.hca_core_clock == 0) return nullptr;
     ibv_cq_init_attr_ex a{};
     a.cqe = config_.rx_requests;
     a.channel = bell_.channel();
     a.wc_flags = IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
-    ibv_cq_ex* const cq = ibv_create_cq_ex(port_.context(), &a);
-    if (cq == nullptr) return nullptr;
-    caps_.counter_hz = device.hca_core_clock * 1000;
-    caps_.counter_mask = device.completion_timestamp_mask;
-    return cq;
+    return ibv_create_cq_ex(port_.context(), &a);
 }
 
 // Providers tell ticks as nanoseconds (mlx5), or the time that they are nanoseconds of.
@@ -165,14 +175,22 @@ bool VerbsRing::read_counter(uint64_t* ticks) {
 
 Status VerbsRing::make_queues() {
     moderation_ = {};
-    if (config_.stamps) stamped_cq_ = make_stamped_cq();
-    rx_cq_ = stamped_cq_ != nullptr ? ibv_cq_ex_to_cq(stamped_cq_)
-                                    : verbs().create_cq(port_.context(), int(config_.rx_requests),
-                                                        nullptr, bell_.channel(), 0);
-    if (rx_cq_ == nullptr) return Errno{errno};
+    // In memory every completion of an mlx5 device has its time.
+    if (stamps() && !config_.mlx5) queues_.stamped = make_stamped_cq();
+    queues_.receive = queues_.stamped != nullptr
+                          ? ibv_cq_ex_to_cq(queues_.stamped)
+                          : verbs().create_cq(port_.context(), int(config_.rx_requests), nullptr,
+                                              bell_.channel(), 0);
+    if (queues_.receive == nullptr) return Errno{errno};
+    if (stamps() && (config_.mlx5 || queues_.stamped != nullptr)) {
+        const ibv_device_attr_ex& device = port_.attributes();
+        caps_.counter_hz = device.hca_core_clock * 1000;
+        caps_.counter_mask = device.completion_timestamp_mask;
+    }
     if (config_.moderation.count > 1) (void)moderate(config_.moderation);
-    tx_cq_ = verbs().create_cq(port_.context(), int(config_.tx_requests), nullptr, nullptr, 0);
-    return tx_cq_ == nullptr ? Status(Errno{errno}) : make_qp();
+    queues_.send =
+        verbs().create_cq(port_.context(), int(config_.tx_requests), nullptr, nullptr, 0);
+    return queues_.send == nullptr ? Status(Errno{errno}) : make_qp();
 }
 
 Status VerbsRing::make_qp() {
@@ -182,11 +200,9 @@ Status VerbsRing::make_qp() {
         port_.attributes().tso_caps.max_tso > kTsoHeader &&
         ibv_is_qpt_supported(port_.attributes().tso_caps.supported_qpts, IBV_QPT_RAW_PACKET);
     ibv_qp_init_attr_ex a{};
-    a.send_cq = tx_cq_;
-    a.recv_cq = rx_cq_;
-    const uint32_t pieces =
-        std::min(uint32_t(port_.attributes().orig_attr.max_sge), kVerbsMostPieces);
-    a.cap = {config_.tx_requests, config_.rx_requests, pieces, 1, config_.max_inline};
+    a.send_cq = queues_.send;
+    a.recv_cq = queues_.receive;
+    a.cap = {config_.tx_requests, config_.rx_requests, most_pieces(), 1, config_.max_inline};
     a.qp_type = IBV_QPT_RAW_PACKET;
     a.pd = pd_;
     a.comp_mask = IBV_QP_INIT_ATTR_PD;
@@ -194,12 +210,13 @@ Status VerbsRing::make_qp() {
         a.comp_mask |= IBV_QP_INIT_ATTR_MAX_TSO_HEADER;
         a.max_tso_header = kTsoHeader;
     }
-    qp_ = table->create_qp_ex(port_.context(), &a);
-    if (qp_ == nullptr && errno == EINVAL) {  // fewer bytes inside a request than were asked for
+    queues_.qp = table->create_qp_ex(port_.context(), &a);
+    if (queues_.qp == nullptr &&
+        errno == EINVAL) {  // fewer bytes inside a request than were asked for
         a.cap.max_inline_data = config_.max_inline = 0;
-        qp_ = table->create_qp_ex(port_.context(), &a);
+        queues_.qp = table->create_qp_ex(port_.context(), &a);
     }
-    if (qp_ == nullptr) return Errno{errno};
+    if (queues_.qp == nullptr) return Errno{errno};
     caps_.mtu = config_.mtu;
     caps_.tx_checksum =
         (port_.attributes().orig_attr.device_cap_flags & IBV_DEVICE_RAW_IP_CSUM) != 0;
@@ -219,15 +236,31 @@ Status VerbsRing::start_qp() {
     for (const ibv_qp_state state : {IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS}) {
         a.qp_state = state;
         const int port = state == IBV_QPS_INIT ? IBV_QP_PORT : 0;
-        if (const int error = verbs().modify_qp(qp_, &a, IBV_QP_STATE | port)) return Errno{error};
+        if (const int error = verbs().modify_qp(queues_.qp, &a, IBV_QP_STATE | port))
+            return Errno{error};
+        if (state == IBV_QPS_RTR) receiver_->started();
         if (state != IBV_QPS_INIT) continue;
-        if (const Status posted = receiver_.post(); !posted) return posted;
+        if (const Status posted = receiver_->post(); !posted) return posted;
     }
     return {};
 }
 
 Status VerbsRing::open(std::string* why) {
     if (const Status found = port_.open(config_.ifindex, why); !found) return found;
+    if (config_.mlx5) {
+        const Mlx5Library* const library = Mlx5Library::get();
+        if (library == nullptr || !library->is_supported(port_.context()->device)) {
+            *why = library == nullptr ? "libmlx5.so.1 cannot be loaded: install rdma-core"
+                                      : "the RDMA device of this interface is no mlx5 device";
+            return Errno{EOPNOTSUPP};
+        }
+        if (config_.kick == nullptr) config_.kick = verbs().kick;
+        receiver_ = std::make_unique<Mlx5Receiver>(*library, config_.kick, stamps());
+        transmitter_ = std::make_unique<Mlx5Transmitter>(*library, config_.kick, config_.blueflame);
+    } else {
+        receiver_ = std::make_unique<VerbsReceiver>();
+        transmitter_ = std::make_unique<VerbsTransmitter>();
+    }
     const ibv_device_attr& limits = port_.attributes().orig_attr;
     const uint32_t most = uint32_t(std::min(limits.max_qp_wr, limits.max_cqe));
     config_.rx_requests = std::min(std::max(config_.rx_requests, 2 * config_.rx_batching), most);
@@ -242,16 +275,20 @@ Status VerbsRing::open(std::string* why) {
         tx.requests = config_.tx_requests;
         tx.batching = config_.tx_batching;
         tx.max_inline = config_.max_inline;
-        tx.max_pieces = std::min(uint32_t(port_.attributes().orig_attr.max_sge), kVerbsMostPieces);
+        tx.max_pieces = most_pieces();
         tx.max_frame = config_.mtu + 14;
         tx.max_gso = caps_.max_gso_bytes ? caps_.max_gso_bytes + 14 : 0;
         tx.checksum = caps_.tx_checksum;
-        receiver_.open(qp_, rx_cq_, stamped_cq_, receive_.at, config_.rx_requests, room(),
-                       receive_.mr->lkey, *config_.pool, uint32_t(config_.ifindex),
-                       {config_.rx_batching, config_.poll_batch, config_.prefetch_bytes,
-                        config_.prefetch_bytes_before_poll, config_.drop_without_packet});
-        transmitter_.open(qp_, tx_cq_, send_.at, kTxBytes, send_.mr->lkey, tx);
-        flows_.open(qp_, port_.number(), config_.mac, config_.tcp_by_local, config_.udp_by_local);
+        receiver_->open(receive_.at, config_.rx_requests, room(), receive_.mr->lkey, *config_.pool,
+                        uint32_t(config_.ifindex),
+                        {config_.rx_batching, config_.poll_batch, config_.prefetch_bytes,
+                         config_.prefetch_bytes_before_poll, config_.drop_without_packet});
+        transmitter_->open(send_.at, kTxBytes, send_.mr->lkey, tx);
+        made = use_queues();
+    }
+    if (made) {
+        flows_.open(queues_.qp, port_.number(), config_.mac, config_.tcp_by_local,
+                    config_.udp_by_local);
         lost_before_ = port_.out_of_buffer();
         made = start_qp();
     }
@@ -267,42 +304,34 @@ Status VerbsRing::open(std::string* why) {
 Status VerbsRing::empty_qp() {
     ibv_qp_attr a{};
     a.qp_state = IBV_QPS_ERR;
-    if (const int error = verbs().modify_qp(qp_, &a, IBV_QP_STATE)) return Errno{error};
-    receiver_.gather();
-    transmitter_.reclaim();
+    if (const int error = verbs().modify_qp(queues_.qp, &a, IBV_QP_STATE)) return Errno{error};
+    receiver_->gather();
+    transmitter_->reclaim();
     a.qp_state = IBV_QPS_RESET;
-    if (const int error = verbs().modify_qp(qp_, &a, IBV_QP_STATE)) return Errno{error};
-    receiver_.forget_requests();
-    transmitter_.forget_requests();
+    if (const int error = verbs().modify_qp(queues_.qp, &a, IBV_QP_STATE)) return Errno{error};
+    receiver_->forget_requests();
+    transmitter_->forget_requests();
     return {};
 }
 
 // A completion queue that has overrun is of no use any more, nor is the QP that it belongs to. No frame finds its way to the
 // kernel meanwhile: the old QP keeps the rules, and loses what they take, until the new one has them.
 Status VerbsRing::replace_queues() {
-    ibv_qp* const qp = std::exchange(qp_, nullptr);
-    ibv_cq* const rx = std::exchange(rx_cq_, nullptr);
-    ibv_cq* const tx = std::exchange(tx_cq_, nullptr);
-    ibv_cq_ex* const stamped = std::exchange(stamped_cq_, nullptr);
+    const VerbsQueues old = std::exchange(queues_, {});
     Status made = make_queues();
-    if (made) {
-        receiver_.use(qp_, rx_cq_, stamped_cq_);
-        transmitter_.use(qp_, tx_cq_);
-        made = start_qp();
-    }
+    if (made) made = use_queues();
+    if (made) made = start_qp();
     // Who sleeps on the channel is to hear from this queue, too.
-    if (made && ibv_req_notify_cq(rx_cq_, 0) != 0) made = Errno{EIO};
-    if (made) made = flows_.move(qp_);
+    if (made && !receiver_->arm()) made = Errno{EIO};
+    if (made) made = flows_.move(queues_.qp);
     if (made) {
-        destroy_queues(qp, rx, tx);
+        destroy(old);
         return {};
     }
     // What rules there are may be of either; close() does the rest.
-    receiver_.use(qp, rx, stamped);
-    transmitter_.use(qp, tx);
     flows_.clear();
-    destroy_queues(std::exchange(qp_, qp), std::exchange(rx_cq_, rx), std::exchange(tx_cq_, tx));
-    stamped_cq_ = stamped;
+    destroy(std::exchange(queues_, old));
+    (void)use_queues();
     return made;
 }
 
@@ -310,7 +339,7 @@ Status VerbsRing::replace_queues() {
 void VerbsRing::recover() {
     if (lost()) return;
     port_.follow_fds();
-    const bool replace = receiver_.queue_failed() || transmitter_.queue_failed();
+    const bool replace = receiver_->queue_failed() || transmitter_->queue_failed();
     Status up = empty_qp();
     if (up) up = replace ? replace_queues() : start_qp();
     if (!up) lost_.store(true, std::memory_order_relaxed);
@@ -320,8 +349,12 @@ void VerbsRing::tend() {
     ibv_async_event event;
     bool failed = false;
     while (port_.next_event(&event)) switch (event.event_type) {
+            case IBV_EVENT_CQ_ERR:  // where completions are seen in memory nothing else tells
+                if (event.element.cq == queues_.receive) receiver_->queue_is_gone();
+                if (event.element.cq == queues_.send) transmitter_->queue_is_gone();
+                failed = true;
+                break;
             case IBV_EVENT_DEVICE_FATAL:
-            case IBV_EVENT_CQ_ERR:
             case IBV_EVENT_QP_FATAL:
             case IBV_EVENT_QP_REQ_ERR:
             case IBV_EVENT_QP_ACCESS_ERR:
@@ -331,24 +364,35 @@ void VerbsRing::tend() {
                 break;
         }
     if (!failed) return;
-    receiver_.gather();
-    transmitter_.reclaim();  // which of the queues it is
+    receiver_->gather();
+    transmitter_->reclaim();  // which of the queues it is
     recover();
 }
 
-void VerbsRing::destroy_queues(ibv_qp* qp, ibv_cq* rx, ibv_cq* tx) {
-    if (qp != nullptr) verbs().destroy_qp(qp);
-    if (rx != nullptr) {
+Status VerbsRing::use_queues() {
+    const Status receives = receiver_->use(queues_);
+    return receives ? transmitter_->use(queues_) : receives;
+}
+
+void VerbsRing::acknowledge() {
+    const unsigned told = bell_.take();
+    wakeups_ += told;
+    receiver_->rung(told);
+}
+
+void VerbsRing::destroy(const VerbsQueues& queues) {
+    if (queues.qp != nullptr) verbs().destroy_qp(queues.qp);
+    if (queues.receive != nullptr) {
         bell_.take();  // all acknowledged: destroying waits for that
-        verbs().destroy_cq(rx);
+        verbs().destroy_cq(queues.receive);
     }
-    if (tx != nullptr) verbs().destroy_cq(tx);
+    if (queues.send != nullptr) verbs().destroy_cq(queues.send);
 }
 
 // A device that cannot wakes for each frame.
 Status VerbsRing::moderate(Moderation to) {
     if (!can_moderate(port_) || to == moderation_) return {};
-    const Status done = moderate_queue(port_, rx_cq_, to);
+    const Status done = moderate_queue(port_, queues_.receive, to);
     if (done) moderation_ = to;
     return done;
 }
@@ -383,7 +427,7 @@ Result<DeviceQueues*> VerbsRing::open_program_queues() {
 
 void VerbsRing::adapt(Duration time) {
     port_.follow_fds();
-    const uint64_t frames = receiver_.frames(), bytes = receiver_.bytes();
+    const uint64_t frames = receiver_->frames(), bytes = receiver_->bytes();
     (void)moderate(config_.adaptive.next(frames - frames_before_, bytes - bytes_before_, time,
                                          config_.moderation));
     frames_before_ = frames;
@@ -392,22 +436,22 @@ void VerbsRing::adapt(Duration time) {
 
 bool VerbsRing::arm() {
     disarm();
-    if (receiver_.gather() != 0) return false;
-    if (ibv_req_notify_cq(rx_cq_, 0) != 0) return lost();
+    if (receiver_->gather() != 0) return false;
+    if (!receiver_->arm()) return lost();
     // It may have come before the queue was armed; and nothing would wake anybody for a QP that has stopped.
-    return receiver_.gather() == 0 && (lost() || !receiver_.failed());
+    return receiver_->gather() == 0 && (lost() || !receiver_->failed());
 }
 
 RingCounters VerbsRing::counters() const {
     RingCounters c;
-    c.rx_frames = receiver_.frames();
-    c.rx_bytes = receiver_.bytes();
-    c.drops.add(DropReason::ring_damaged, receiver_.malformed());
-    c.drops.add(DropReason::no_buffer, receiver_.dropped());
+    c.rx_frames = receiver_->frames();
+    c.rx_bytes = receiver_->bytes();
+    c.drops.add(DropReason::ring_damaged, receiver_->malformed());
+    c.drops.add(DropReason::no_buffer, receiver_->dropped());
     c.drops.add(DropReason::ring_full, port_.out_of_buffer() - lost_before_);
-    c.tx_frames = transmitter_.frames();
-    c.tx_bytes = transmitter_.bytes();
-    c.tx_refused = transmitter_.refused();
+    c.tx_frames = transmitter_->frames();
+    c.tx_bytes = transmitter_->bytes();
+    c.tx_refused = transmitter_->refused();
     c.wakeups = wakeups_;
     return c;
 }
@@ -416,9 +460,9 @@ void VerbsRing::close() {
     program_queues_.reset();
     port_.follow_fds();
     flows_.clear();
-    destroy_queues(qp_, rx_cq_, tx_cq_);
+    destroy(queues_);
     bell_.close();
-    free_area(receive_, config_.receive_memory, receiver_.all_back());
+    free_area(receive_, config_.receive_memory, receiver_ == nullptr || receiver_->all_back());
     free_area(send_, config_.send_memory, true);
     if (pd_ != nullptr) {
         user_memory_.clear(verbs());

@@ -1,5 +1,6 @@
-// VerbsRing: one raw Ethernet QP of an RDMA device with a completion queue each way, through libibverbs. Frames that no flow
-// rule of ours takes go on to the kernel, which is the device's business.
+// VerbsRing: one raw Ethernet QP of an RDMA device with a completion queue each way, made by libibverbs. Frames that no flow
+// rule of ours takes go on to the kernel, which is the device's business. Requests go by the calls of libibverbs, or on an mlx5
+// device straight into its queues (`mlx5`, dev/mlx5): the mlx5 ring, which differs in nothing else.
 //
 // Received packets are lent buffers of the shard's arena; each is posted again when its packet comes back, so one that nobody
 // reads costs its own buffer only. Descriptors: those of libibverbs (up to three) and none of our own.
@@ -18,9 +19,9 @@
 #include "dev/verbs/moderation.h"
 #include "pkt/pool.h"
 
-namespace vma {
+struct ibv_context;
 
-inline constexpr uint32_t kVerbsMostPolled = 128;
+namespace vma {
 
 struct VerbsRingConfig {
     int ifindex = 0;
@@ -41,13 +42,18 @@ struct VerbsRingConfig {
     bool tcp_by_local = false,
          udp_by_local = false;  // steer connected flows by their local end alone
     bool stamps = false;        // frames get the device's receive stamps, where it has a clock
+    bool mlx5 = false;          // its queues are driven in memory
+    bool blueflame =
+        true;  // mlx5: small frames are written to the device itself, where it takes them
+    // mlx5: called after each doorbell and before each look, for a device in software; null: what the library has for that.
+    unsigned (*kick)(ibv_context*) = nullptr;
     RingMemory receive_memory, send_memory;  // of frames
     Arena* arena = nullptr;  // both of the shard; outlive the ring and every packet it gave out
     PacketPool* pool = nullptr;
 };
 
 // Opens the device of the interface. On failure *why says what is missing, in words for the user. Errors: ENOSYS (no
-// libibverbs), ENODEV (no device with such a port), EPERM (raw QPs need CAP_NET_RAW), ENOMEM, those of the verbs. The
+// libibverbs), ENODEV (no device with such a port), EOPNOTSUPP (with `mlx5`: it is no such device), EPERM (raw QPs need CAP_NET_RAW), ENOMEM, those of the verbs. The
 // caller deletes the ring when all its packets have come back.
 Result<Ring*> open_verbs_ring(const VerbsRingConfig& config, std::string* why);
 

@@ -25,10 +25,11 @@ class RingContract : public testing::TestWithParam<std::string> {
             auto p = std::make_unique<ShmPair>();
             ASSERT_TRUE(p->ring[1]) << p->why;
             pair = std::move(p);
-        } else if (GetParam() == "verbs") {
+        } else if (GetParam() == "verbs" || GetParam() == "mlx5") {
             VerbsRingConfig c;
             c.stamps = true;  // as by default
-            auto p = std::make_unique<VerbsPair>("", c);
+            c.mlx5 = GetParam() == "mlx5";
+            auto p = std::make_unique<VerbsPair>(c);
             ASSERT_TRUE(p->ring[1]) << p->why;
             pair = std::move(p);
         } else {
@@ -326,7 +327,7 @@ TEST_P(RingContract, counters_add_up) {
     EXPECT_EQ(rx.drops.sum(), 0u);
 
     // Nobody reads: what does not fit is dropped and counted, the oldest stay. Or it is refused, and nothing is lost.
-    unsigned flood = 6000;
+    unsigned flood = 12000;
     for (unsigned i = 0; i < flood; ++i) {
         FrameSpec s = pair->spec(9000, 7000, 1000);
         s.seed = i;
@@ -436,7 +437,8 @@ TEST_P(RingContract, garbage_neither_harms_nor_stays) {
     EXPECT_TRUE(same_frame(got[0]->view(), good));
 }
 
-INSTANTIATE_TEST_SUITE_P(rings, RingContract, testing::Values("virtual", "packet", "shm", "verbs"),
+INSTANTIATE_TEST_SUITE_P(rings, RingContract,
+                         testing::Values("virtual", "packet", "shm", "verbs", "mlx5"),
                          [](const auto& kind) { return kind.param; });
 
 }  // namespace

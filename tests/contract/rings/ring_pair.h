@@ -3,11 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <dlfcn.h>
+#include <infiniband/verbs.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -127,17 +131,68 @@ class PacketPair final : public RingPair {
     std::unique_ptr<Ring> owned[2];
 };
 
-// Verbs rings on two devices of the software HCA, which the test's RUNPATH finds before rdma-core. Two interface numbers that
-// no machine has, so it needs no namespace and no privilege.
+// What makes devices with engine=kick work: all that have ever asked for it, since a frame that one sends is for the other to
+// take in.
+class Kicked {
+  public:
+    static unsigned kick(ibv_context* context) {
+        std::lock_guard locked(mutex());
+        all().insert(context);
+        times()++;
+        unsigned done = 0;
+        for (ibv_context* c : all()) done += device()(c);
+        return done;
+    }
+    // So often somebody asked.
+    static uint64_t count() {
+        std::lock_guard locked(mutex());
+        return times();
+    }
+    static void forget() {
+        std::lock_guard locked(mutex());
+        all().clear();
+    }
+
+  private:
+    using Function = unsigned (*)(ibv_context*);
+    static Function device() {
+        static void* const library = dlopen("libibverbs.so.1", RTLD_NOW);
+        static const auto f = reinterpret_cast<Function>(dlsym(library, "softhca_kick"));
+        return f;
+    }
+    static std::set<ibv_context*>& all() {
+        static std::set<ibv_context*> contexts;
+        return contexts;
+    }
+    static uint64_t& times() {
+        static uint64_t n = 0;
+        return n;
+    }
+    static std::mutex& mutex() {
+        static std::mutex m;
+        return m;
+    }
+};
+
+// Rings on two devices of the software HCA, which the test's RUNPATH finds before rdma-core: a and b by verbs, c and d as mlx5
+// devices, which check everything that the ring writes to their queues and work when it calls them. Interface numbers that no
+// machine has, so it needs no namespace and no privilege.
 class VerbsPair final : public RingPair {
   public:
-    explicit VerbsPair(const char* more = "", VerbsRingConfig c = {}) {
+    static constexpr int kFirstInterface = 900001;
+
+    explicit VerbsPair(VerbsRingConfig c = {}) {
         static const Wire wire;
-        const std::string side[2] = {"name=a mac=02:00:00:00:00:0a ifindex=900001 ",
-                                     "name=b mac=02:00:00:00:00:0b ifindex=900002 "};
-        setenv("SOFTHCA", (side[0] + more + ";" + side[1] + more).c_str(), 1);
+        setenv("SOFTHCA",
+               "name=a mac=02:00:00:00:00:0a ifindex=900001;"
+               "name=b mac=02:00:00:00:00:0b ifindex=900002;"
+               "name=c mac=02:00:00:00:00:0c ifindex=900003 kind=mlx5 engine=kick strict=1;"
+               "name=d mac=02:00:00:00:00:0d ifindex=900004 kind=mlx5 engine=kick strict=1",
+               1);
+        if (c.mlx5) c.kick = Kicked::kick;
         for (int i : {0, 1}) {
-            c.ifindex = 900001 + i;
+            if (c.mlx5) mac[i][5] = uint8_t(0x0c + i);
+            c.ifindex = kFirstInterface + (c.mlx5 ? 2 : 0) + i;
             c.mac = mac[i];
             c.arena = pools[i].arena.get();
             c.pool = &pools[i].pool;
@@ -147,6 +202,7 @@ class VerbsPair final : public RingPair {
             ring[i] = *r;
         }
     }
+    ~VerbsPair() override { Kicked::forget(); }
     std::string why;
     std::unique_ptr<Ring> owned[2];
 

@@ -3,74 +3,14 @@
 #include <netinet/in.h>
 #include <poll.h>
 
-#include <cstdlib>
-
 #include "dev/device_queues.h"
-#include "dev/verbs/library.h"
-#include "ring_pair.h"
-#include "softhca/fabric/wire.h"
-#include "softhca/hca/faults.h"
+#include "device_ring.h"
 #include "wait.h"
 
 namespace vma::test {
 namespace {
 
-class VerbsRingTest : public testing::Test {
-  protected:
-    void open(const VerbsRingConfig& config) {
-        pair = std::make_unique<VerbsPair>("", config);
-        ASSERT_NE(pair->ring[1], nullptr) << pair->why;
-        wire = softhca::Wire::open(std::getenv("SOFTHCA_WIRE"));
-        ASSERT_NE(wire, nullptr);
-        for (uint32_t i = 0; i < softhca::kMaxStations; ++i)
-            if (softhca::StationMap* map = wire->station(i))
-                if ((*map)->ifindex >= 900001) station[(*map)->ifindex - 900001] = &map->station();
-        ASSERT_TRUE(station[0] && station[1]);
-    }
-    // The raw QP of a side.
-    softhca::QpShared& qp(int side) {
-        for (softhca::QpShared& q : station[side]->qps)
-            if (q.use == softhca::QpUse::raw) return q;
-        ADD_FAILURE() << "no raw QP";
-        return station[side]->qps[0];
-    }
-    unsigned rules(int side) {
-        unsigned n = 0;
-        for (const softhca::FlowRule& rule : station[side]->flows) n += rule.qp.load() != 0;
-        return n;
-    }
-    void send(unsigned count) {
-        for (unsigned i = 0; i < count; ++i) {
-            Frame f = build_frame(pair->spec(1000, 7000));
-            const TxFrame frames[] = {f.plain()};
-            int why = 0;
-            ASSERT_EQ(pair->ring[0]->send(frames, &why), 1u) << why;
-        }
-    }
-    // Takes one packet and gives its buffer back.
-    void receive_one() {
-        Packet p[1];
-        ASSERT_EQ(pair->ring[1]->recv(p), 1u);
-    }
-
-    // Makes the device of side 0, "a", or side 1, "b", fail.
-    void inject(const char* device, std::vector<std::string> fault) {
-        std::string error;
-        ASSERT_EQ(softhca::inject_fault(*wire, device, fault, &error), 1u) << error;
-    }
-    unsigned received() {
-        Packet p[64];
-        return pair->ring[1]->recv(p);
-    }
-    bool is_woken() {
-        pollfd waits{pair->ring[1]->wake_fd(), POLLIN, 0};
-        return ::poll(&waits, 1, 0) == 1;
-    }
-
-    std::unique_ptr<VerbsPair> pair;
-    std::unique_ptr<softhca::Wire> wire;
-    softhca::Station* station[2] = {};
-};
+using VerbsRingTest = DeviceRingTest;
 
 TEST_F(VerbsRingTest, queues_have_the_size_that_was_asked_for) {
     VerbsRingConfig c;
@@ -313,44 +253,11 @@ TEST_F(VerbsRingTest, a_program_sends_by_queues_of_its_own) {
     EXPECT_FALSE(facts.has_queues);
 }
 
-// The software HCA is no mlx5 device, unless a library of that name says so.
-TEST_F(VerbsRingTest, queues_are_where_the_devices_library_says) {
+TEST_F(VerbsRingTest, where_queues_are_is_not_known_of_other_devices) {
     open({});
-    const DeviceQueues& queues = *pair->ring[1]->queues();
-    DeviceFacts facts = queues.facts();
+    const DeviceFacts facts = pair->ring[1]->queues()->facts();
     EXPECT_EQ(facts.part_id, 0x5348u);
     EXPECT_FALSE(facts.has_queues);
-    void* const library = dlopen(FAKE_MLX5, RTLD_NOW);
-    ASSERT_NE(library, nullptr) << dlerror();
-    facts = queues.facts();
-    const auto own = pair->ring[1]->queues()->open_program_queues();
-    ASSERT_TRUE(own);
-    const DeviceFacts sending = (*own)->facts();
-    dlclose(library);
-    const auto at = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
-    ASSERT_TRUE(facts.has_queues);
-    EXPECT_EQ(facts.send.buf, at(0x1000));
-    EXPECT_EQ(facts.send.entries, 256u);
-    EXPECT_EQ(facts.send.stride, 64u);
-    EXPECT_EQ(facts.receive.buf, at(0x2000));
-    EXPECT_EQ(facts.receive.entries, 512u);
-    EXPECT_EQ(facts.receive.stride, 16u);
-    EXPECT_EQ(const_cast<uint32_t*>(facts.receive.doorbell), at(0x3000));
-    EXPECT_EQ(const_cast<uint32_t*>(facts.send.doorbell), at(0x3004));
-    EXPECT_EQ(facts.blueflame, at(0x4000));
-    EXPECT_EQ(facts.blueflame_bytes, 512u);
-    EXPECT_EQ(facts.send.completions.number, 5u) << "the first that was asked for";
-    EXPECT_EQ(facts.receive.completions.number, 6u);
-    EXPECT_EQ(facts.send.completions.entries, 128u);
-    EXPECT_EQ(facts.send.completions.entry_bytes, 64u);
-    EXPECT_EQ(facts.send.completions.buf, at(0x5000));
-    EXPECT_EQ(const_cast<uint32_t*>(facts.send.completions.doorbell), at(0x6000));
-    EXPECT_EQ(facts.send.completions.uar, at(0x7000));
-    EXPECT_TRUE(facts.has_receive);
-    ASSERT_TRUE(sending.has_queues);
-    EXPECT_EQ(sending.send.completions.number, 7u);
-    EXPECT_FALSE(sending.has_receive);
-    EXPECT_EQ(sending.receive.buf, nullptr);
 }
 
 TEST_F(VerbsRingTest, moderation_follows_the_traffic) {
