@@ -14,7 +14,7 @@ longer differs fails, too.
 --ring shm: both roles are processes of one namespace, and connected() returns once its connection has moved into shared memory,
 which takes a few calls (VMA_SHM_AFTER=1); one that does not is a failure. Listed differences may be there.
 
---ring verbs: each namespace has a card of the software HCA (docs/SOFTHCA.md) in the place of its veth; softhca_port is the
+--ring verbs, mlx5: each namespace has a card of the software HCA (docs/SOFTHCA.md) in the place of its veth; softhca_port is the
 kernel's side of it, so that the kernel and the ring share one port, as on hardware.
 """
 
@@ -54,8 +54,11 @@ LEFT_OUT = {
                         r"stamp_controls|stamp_mixed|stamp_shapes|error_queue_unconnected|root_changed|udp_full_buffer\w*|"
                         r"udp_bound_to_interface"),
 }
+LEFT_OUT["mlx5"] = LEFT_OUT["verbs"]
 # What a ring leaves to the kernel: the program must see the same, and nothing is asked of the ring.
 BY_KERNEL = {"verbs": re.compile(r"mc_\w+|udp_segment_\w+|udp_paced_trains")}
+BY_KERNEL["mlx5"] = BY_KERNEL["verbs"]
+CARDS = ("verbs", "mlx5")
 DIFFERENCES = os.path.join(HERE, "differences.toml")
 
 
@@ -90,7 +93,7 @@ class Stage:
 
     def __init__(self, program, ring, extra_env):
         self.program, self.ring, self.extra_env = program, ring, extra_env
-        self.net = SoftHcaNet("ab") if ring == "verbs" else Net("ab")
+        self.net = SoftHcaNet("ab") if ring in CARDS else Net("ab")
         self.folder = tempfile.mkdtemp(prefix="differential-")
         self.port = 10000
         self.crossed = 0  # roles that were seen to use the shm ring
@@ -154,7 +157,7 @@ class Stage:
         if preloaded:
             line += ["--preloaded", "--stats", self.folder]
             kind = ({"VMA_SHM_AFTER": "1", "VMA_TRACELEVEL": "debug"} if self.ring == "shm"
-                    else {"VMA_RING_KIND": self.ring, **(self.net.env(role) if self.ring == "verbs" else {})})
+                    else {"VMA_RING_KIND": self.ring, **(self.net.env(role, self.ring) if self.ring in CARDS else {})})
             env |= {"LD_PRELOAD": library(), "VMA_LOG_FILE": files["log"], "VMA_STATS_SHMEM_DIR": self.folder,
                     **kind, **self.extra_env}
         popen = self.net["a" if self.ring == "shm" else role].call(lambda: subprocess.Popen(
@@ -263,7 +266,9 @@ def read_differences(names, ring):
         if missing or entry["behaviour"] in listed or entry["behaviour"] not in names:
             raise SystemExit(f"differences.toml: bad entry {entry.get('behaviour')}: {missing or 'twice, or no such behaviour'}")
         listed[entry["behaviour"]] = entry
-    return {name: entry for name, entry in listed.items() if entry.get("ring", ring) == ring}
+    # An entry for verbs is for both rings of cards.
+    kind = "verbs" if ring in CARDS else ring
+    return {name: entry for name, entry in listed.items() if entry.get("ring", kind) == kind}
 
 
 def main():

@@ -147,9 +147,12 @@ class Mlx5(SoftHca):
 class Ring(SoftHca):
     """libvma's verbs ring between two namespaces; their veth carries only what the kernel sends for itself, such as ARP."""
 
+    kind, device = "verbs", ""
+
     def ends(self, **variables):
         """The environment of each end."""
-        return {space: preload_env(**{**self.env, "SOFTHCA": f"name=hca netdev={space.dev}", "VMA_RING_KIND": "verbs", **variables})
+        return {space: preload_env(**{**self.env, "SOFTHCA": f"name=hca netdev={space.dev} {self.device}",
+                                      "VMA_RING_KIND": self.kind, **variables})
                 for space in (self.a, self.b)}
 
     def one(self, mode, protocol="udp", **options):
@@ -192,7 +195,7 @@ class Ring(SoftHca):
         (process,) = json.loads(self.b.run([*tool, "--json", "-p", pid]).out)["processes"]
         (ring,) = process["rings"]
         (seen,) = [s for s in process["sockets"] if s["local"] == f"{self.b.ip}:{sockperf.PORT}"]
-        self.assertEqual((ring["kind"], ring["interface"], ring["open"], ring["drops"]), ("verbs", self.b.dev, True, {}))
+        self.assertEqual((ring["kind"], ring["interface"], ring["open"], ring["drops"]), (self.kind, self.b.dev, True, {}))
         self.assertEqual((seen["path"], seen["rings"]), ("offloaded", [0]))
         counters = seen["counters"]
         self.assertEqual(counters["rx_packets"] + counters["rx_os_packets"], result.sent, done.out)
@@ -213,6 +216,35 @@ class Ring(SoftHca):
     def test_tcp_throughput(self):
         result = self.one("tp", "tcp", size=1400)
         self.assertEqual(result.received, result.sent, result.text)
+
+
+class RingMlx5(Ring):
+    """The mlx5 ring on devices that check what it writes to their queues."""
+
+    kind, device = "mlx5", "kind=mlx5"
+
+    def test_chosen_by_the_device(self):
+        """Without a setting: mlx5 where the device is one, else verbs; and verbs, if told so."""
+        for device, asked, got in (("kind=mlx5", "auto", "mlx5"), ("kind=plain", "auto", "verbs"), ("kind=mlx5", "verbs", "verbs")):
+            with self.subTest(device=device, asked=asked):
+                folder = tempfile.mkdtemp(prefix="vma-stats-")
+                self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+                env = self.ends(VMA_STATS_SHMEM_DIR=folder, VMA_RING_KIND=asked, SOFTHCA=f"name=hca netdev={self.b.dev} {device}")[self.b]
+                server = self.b.start(["sockperf", "server", "-i", self.b.ip, "-p", str(sockperf.PORT)], env=env)
+                self.b.wait_bound("udp", sockperf.PORT, process=server)
+                shown = json.loads(self.b.run([binary("vma_stats"), "-k", folder, "--json"]).out)
+                self.assertEqual([ring["kind"] for process in shown["processes"] for ring in process["rings"]], [got])
+                server.kill()
+                server.wait()
+
+    def test_bytes_of_every_request(self):
+        """Whole frames inside of requests or none, with the doorbell or not: the same messages."""
+        for variables in ({"VMA_BF": "0"}, {"VMA_TX_MAX_INLINE": "0"}, {"VMA_TX_MAX_INLINE": "884"}):
+            with self.subTest(variables):
+                env = self.ends(**variables)
+                result = sockperf.run_pair(self.a, self.b, "pp", "udp", client_env=env[self.a], server_env=env[self.b], size=400)
+                self.assertEqual((result.client_rc, result.server_rc, result.dropped), (0, 0, 0), result.text)
+                self.assertGreater(result.answers, 50, result.text)
 
 
 class OnCard(case.OnVerbs, case.NetCase):
@@ -254,6 +286,10 @@ class Card(OnCard):
             client.settimeout(10)
             with self.assertRaises(ConnectionRefusedError):
                 client.connect((self.b.ip, sockperf.PORT))
+
+
+class CardMlx5(case.OnMlx5, Card):
+    pass
 
 
 class Stamps(OnCard):
@@ -301,6 +337,10 @@ class Stamps(OnCard):
         described = self.net.env("b")["SOFTHCA"] + " timestamps=0"
         for *_, device, _, _ in self.stamped(SOFTHCA=described):
             self.assertEqual(device, 0, self.said)
+
+
+class StampsMlx5(case.OnMlx5, Stamps):
+    pass
 
 
 if __name__ == "__main__":

@@ -92,10 +92,16 @@ class OnVerbs:
 
     def by_verbs(self, space):
         """What a preloaded program of the namespace needs for that."""
-        return {"VMA_RING_KIND": "verbs", **self.net.env(space.letter)}
+        return {"VMA_RING_KIND": self.ring_kind, **self.net.env(space.letter, self.ring_kind)}
 
     def environment(self):
         return super().environment() | self.by_verbs(self.b)
+
+
+class OnMlx5(OnVerbs):
+    """The same with cards whose queues the ring drives itself. They are strict (docs/SOFTHCA.md): what is wrong in an entry is an error."""
+
+    ring_kind = "mlx5"
 
 
 class PeerCase(NetCase):

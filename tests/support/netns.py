@@ -463,8 +463,10 @@ class SoftHcaNet(Net):
                 self._ports[letter] = space.start([binary("softhca_port"), "hca"], env={"SOFTHCA_WIRE": self._wire})
                 self._ports[letter].expect("ready")
 
-    def env(self, letter):
-        return softhca_env(self._wire, f"name=hca netdev={self[letter].dev}")
+    def env(self, letter, ring="verbs"):
+        """`ring`: the kind of ring that is to run on the card."""
+        kind = {"verbs": "plain", "mlx5": "mlx5"}[ring]
+        return softhca_env(self._wire, f"name=hca netdev={self[letter].dev} kind={kind}")
 
 
 def softhca_env(wire, devices):
