@@ -96,6 +96,33 @@ int attach_tcx(int program, int ifindex, uint32_t attach_type) {
     return int(vma_bpf(BPF_LINK_CREATE, attr, sizeof(attr)));
 }
 
+int attach_xdp(int program, int ifindex, uint32_t flags) {
+    uint32_t attr[16] = {uint32_t(program), uint32_t(ifindex), BPF_XDP, flags};
+    return int(vma_bpf(BPF_LINK_CREATE, attr, sizeof(attr)));
+}
+
+int next_xdp_link(int ifindex, uint32_t* after, uint32_t* program) {
+    bpf_attr next{};
+    next.start_id = *after;
+    while (call(BPF_LINK_GET_NEXT_ID, next) == 0) {
+        next.start_id = *after = next.next_id;
+        const int link = link_by_id(next.start_id);
+        if (link < 0) continue;  // gone meanwhile
+        bpf_link_info info{};
+        bpf_attr attr{};
+        attr.info.bpf_fd = uint32_t(link);
+        attr.info.info_len = sizeof(info);
+        attr.info.info = address(&info);
+        if (call(BPF_OBJ_GET_INFO_BY_FD, attr) == 0 && info.type == BPF_LINK_TYPE_XDP &&
+            info.xdp.ifindex == uint32_t(ifindex)) {
+            *program = info.prog_id;
+            return link;
+        }
+        vma_bpf_close(link);
+    }
+    return -ENOENT;
+}
+
 int attached(int ifindex, uint32_t attach_type, Attached* out, unsigned room) {
     constexpr unsigned kMost = 64;  // the kernel's limit per hook point
     uint32_t programs[kMost] = {}, links[kMost] = {};

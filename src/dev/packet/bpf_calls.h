@@ -30,6 +30,12 @@ int attach_tcx(int program, int ifindex, uint32_t attach_type);
 // What is attached there, at most `room` entries; how many there are, -EINVAL without TCX (Linux < 6.6).
 int attached(int ifindex, uint32_t attach_type, Attached* out, unsigned room);
 
+// The same with an XDP program; `flags`: XDP_FLAGS_SKB_MODE or XDP_FLAGS_DRV_MODE. -EBUSY: the interface has one.
+int attach_xdp(int program, int ifindex, uint32_t flags);
+// The next XDP link, after the one with number *after, of an interface with that number, in whichever namespace: a descriptor, its
+// number in *after, its program's in *program; -ENOENT at the end. CAP_SYS_ADMIN.
+int next_xdp_link(int ifindex, uint32_t* after, uint32_t* program);
+
 // By id: CAP_SYS_ADMIN.
 int link_by_id(uint32_t id);
 int program_by_id(uint32_t id);

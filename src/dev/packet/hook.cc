@@ -439,6 +439,31 @@ int Hook::link_on(int ifindex, uint32_t type) const {
     return -ENOENT;
 }
 
+void Hook::FlowTables::close_all() {
+    for (int* fd : {&flows, &slots, &ports}) {
+        if (*fd >= 0) sys::close(*fd);
+        *fd = -1;
+    }
+}
+
+Status Hook::borrow_tables(FlowTables& out) const {
+    bpf::ProgramInfo info;
+    if (const int r = bpf::program_info(rx_program_.fd(), info); r < 0) return Errno{-r};
+    vma_programs found;
+    std::memset(&found, -1, sizeof found);
+    find_maps(info, found);
+    for (const int fd : {found.rings, found.owners, found.groups, found.twins})
+        if (fd >= 0) sys::close(fd);
+    out = {found.flows, found.slots, found.ports, 0};
+    bpf::MapInfo slots;
+    if (out.flows >= 0 && out.ports >= 0 && bpf::map_info(out.slots, slots) == 0) {
+        out.slots_id = slots.id;
+        return {};
+    }
+    out.close_all();
+    return Errno{EPERM};
+}
+
 // Called with the tables locked.
 Status Hook::ensure_guard() {
     const VisitNamespace there(cookie_, namespace_.fd());

@@ -129,6 +129,13 @@ class Hook {
     bool left() const { return left_.load(std::memory_order_acquire); }
     // The link that holds a program on an interface, as a descriptor of the caller's; -errno.
     int link_on(int ifindex, uint32_t type) const;
+    // Descriptors of the tables that say whose a flow is, the caller's. CAP_SYS_ADMIN.
+    struct FlowTables {
+        int flows = -1, slots = -1, ports = -1;
+        uint32_t slots_id = 0;  // what this hook is told from others by
+        void close_all();
+    };
+    Status borrow_tables(FlowTables& out) const;
     // Is that map the doorbell of the slot?
     bool has_doorbell(uint32_t slot, uint32_t map_id) const;
 

@@ -55,7 +55,7 @@ Result<uint32_t> Hook::claim(int data_ring, int doorbell_ring, int owner_page, u
         vma_slot& s = slots_[n];
         uint32_t free = 0;
         if (!std::atomic_ref(s.owner).compare_exchange_strong(free, token)) continue;
-        s.sleeping = 0;
+        s.sleeping = s.xsk_ifindex = s.order = 0;
         s.dropped_full = s.dropped_long = s.doorbells = s.read = 0;
         s.pid = uint32_t(sys::getpid());
         const uint32_t keys[2] = {2 * n, 2 * n + 1};

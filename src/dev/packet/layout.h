@@ -5,7 +5,7 @@
 #include <linux/types.h>
 
 #define VMA_HOOK_MAGIC 0x766d6172u /* "vmar" */
-#define VMA_HOOK_VERSION 8u
+#define VMA_HOOK_VERSION 9u
 
 /* Slots 1..VMA_SLOTS-1 are rings; entry 0 of the slot table is the hook's head. */
 #define VMA_SLOTS 512
@@ -82,14 +82,30 @@ struct vma_slot {
     __u32 generation;
     __u32 owner; /* map id of the owner's life token; 0: free. Claimed by compare and swap */
     __u32 pid;   /* as the owner sees it: for people, not for decisions */
-    __u64 zero[6];
+    /* The XDP socket of the ring (src/dev/xdp), written by the owner, xsk_ifindex last. */
+    __u32 xsk_ifindex; /* 0: it has none */
+    __u32 xsk_queue;
+    __u32 xsk_room; /* longest frame that it takes */
+    __u8 xsk_mac[6];
+    __u8 zero[2];
+    __u64 zero1[3];
     __u64 dropped_full;
     __u64 dropped_long;
     __u64 doorbells;
     __u64
         read; /* by the owner, now and then: data ring position behind what it has taken, whether it is free or not */
-    __u64 zero2[4];
+    __u32 order; /* of the next frame that is marked */
+    __u32 zero2;
+    __u64 zero3[3];
 };
+
+/* In front of a frame as XDP metadata: its place among all that the generic XDP program found to be the slot's,
+ * whichever way each goes. */
+struct vma_mark {
+    __u32 slot; /* VMA_MARKED + slot */
+    __u32 order;
+};
+#define VMA_MARKED 0x766d0000u
 
 /* What the owner of a ring has in place of the tables when it may not write them (it has given up its privileges, or never
  * had them; a broker writes the flows): a map of its own, by slot in vma_owners. It takes a flow back by changing the gate's
@@ -136,8 +152,10 @@ struct vma_frame_meta {
     __u64
         stamp; /* CLOCK_REALTIME when the kernel received it, in ns; 0: it stamps nothing at the moment */
     __u64 device_stamp; /* of the driver, as it gives it to programs; 0: none */
+    __u32 order;        /* of vma_mark, if it has one for this slot */
+    __u32 ordered;      /* 1: it has */
 };
-#define VMA_FRAME_OFFSET 34
+#define VMA_FRAME_OFFSET 42
 #define VMA_FRAME_MAX 66560
 
 /* sk_buff's ip_summed. */
@@ -150,5 +168,6 @@ struct vma_frame_meta {
 static_assert(sizeof(vma_flow_key) == 40 && sizeof(vma_flow) == 24 && sizeof(vma_slot) == 128 &&
               sizeof(vma_hook_head) <= sizeof(vma_slot) && sizeof(vma_group_key) == 12 &&
               sizeof(vma_group) == 8 * VMA_GROUP_RINGS && sizeof(vma_twin_key) == 16 &&
-              sizeof(vma_owner) == 128 + 4 * VMA_GATES && sizeof(vma_frame_meta) == 32);
+              sizeof(vma_owner) == 128 + 4 * VMA_GATES && sizeof(vma_mark) == 8 &&
+              sizeof(vma_frame_meta) == 40);
 #endif

@@ -46,35 +46,53 @@ void Receiver::forget() {
     producer_map_.forget();
 }
 
+// The next record that has a frame, and where it ends; null: there is none yet.
+inline const uint8_t* Receiver::find_record(uint32_t* length, uint64_t* end) {
+    for (;;) {
+        if (at_ == produced_) {
+            produced_ = __atomic_load_n(producer_, __ATOMIC_ACQUIRE);
+            if (at_ == produced_) return nullptr;
+        }
+        const uint8_t* record = data_ + (at_ & mask_);
+        const uint32_t word =
+            __atomic_load_n(reinterpret_cast<const uint32_t*>(record), __ATOMIC_ACQUIRE);
+        if (word & BPF_RINGBUF_BUSY_BIT) return nullptr;
+        *length = word & kLengthMask;
+        *end = at_ + ((uint64_t(*length) + kHeaderBytes + 7) & ~uint64_t(7));
+        if (*end - at_ > mask_ + 1 ||
+            *end > produced_) {  // cannot be: the kernel wrote it. Start over behind everything
+            ++malformed_;
+            pass(produced_);
+            continue;
+        }
+        __builtin_prefetch(data_ + (*end & mask_));
+        __builtin_prefetch(data_ + (*end & mask_) + 64);
+        if (!(word & BPF_RINGBUF_DISCARD_BIT)) return record + kHeaderBytes;
+        pass(*end);
+    }
+}
+
+Receiver::Head Receiver::head() {
+    uint32_t length = 0;
+    uint64_t end = 0;
+    const uint8_t* const record = find_record(&length, &end);
+    if (record == nullptr) return {};
+    vma_frame_meta meta{};
+    if (length >= sizeof meta) std::memcpy(&meta, record, sizeof meta);
+    return {true, meta.ordered != 0, meta.order};
+}
+
 unsigned Receiver::recv(std::span<Packet> out) {
     unsigned n = 0;
     if (at_ - freed_ > (mask_ + 1) / 2) move_old_loans();
     const uint64_t most = dropped_ + out.size();  // so that the caller is not kept here
     while (n < out.size() && dropped_ < most) {
-        if (at_ == produced_) {
-            produced_ = __atomic_load_n(producer_, __ATOMIC_ACQUIRE);
-            if (at_ == produced_) break;
-        }
-        const uint8_t* record = data_ + (at_ & mask_);
-        const uint32_t word =
-            __atomic_load_n(reinterpret_cast<const uint32_t*>(record), __ATOMIC_ACQUIRE);
-        if (word & BPF_RINGBUF_BUSY_BIT) break;
-        const uint32_t length = word & kLengthMask;
-        const uint64_t end = at_ + ((uint64_t(length) + kHeaderBytes + 7) & ~uint64_t(7));
-        if (end - at_ > mask_ + 1 ||
-            end > produced_) {  // cannot be: the kernel wrote it. Start over behind everything
-            ++malformed_;
-            pass(produced_);
-            continue;
-        }
-        __builtin_prefetch(data_ + (end & mask_));
-        __builtin_prefetch(data_ + (end & mask_) + 64);
-        if (word & BPF_RINGBUF_DISCARD_BIT) {
-            pass(end);
-            continue;
-        }
+        uint32_t length = 0;
+        uint64_t end = 0;
+        const uint8_t* const record = find_record(&length, &end);
+        if (record == nullptr) break;
         bool wait = false;
-        Packet p = take_record(record + kHeaderBytes, length, end, &wait);
+        Packet p = take_record(record, length, end, &wait);
         if (wait) break;
         if (p) out[n++] = std::move(p);
     }

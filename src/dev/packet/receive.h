@@ -22,6 +22,13 @@ class Receiver final : public PacketLender {
     void forget();
 
     unsigned recv(std::span<Packet> out);
+    // The frame that recv() gives next.
+    struct Head {
+        bool there = false;
+        bool ordered = false;  // `order` is its vma_mark's
+        uint32_t order = 0;
+    };
+    Head head();
     // Records that recv() has not seen; publishes all free space before the reader sleeps.
     bool pending();
     void give_back(PacketBuf& buf) override;
@@ -44,6 +51,7 @@ class Receiver final : public PacketLender {
     };
     static constexpr uint32_t kMostLoans = 4096;
 
+    const uint8_t* find_record(uint32_t* length, uint64_t* end);
     Packet take_record(const uint8_t* record, uint32_t record_bytes, uint64_t end, bool* wait);
     void pass(uint64_t end);
     void free_prefix();

@@ -15,6 +15,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "flows.bpf.h"
 #include "layout.h"
 
 #define TCX_PASS_ON (-1)  // TCX_NEXT
@@ -104,78 +105,10 @@ struct {
     __array(values, struct owner_shape);
 } vma_owners SEC(".maps") = {};
 
-struct ipv4 {
-    __u8 version_ihl, tos;
-    __be16 total_len, id, frag;
-    __u8 ttl, protocol;
-    __be16 check;
-    __be32 src, dst;
-};
-struct ports {
-    __be16 src, dst;
-};
-
-static __always_inline int port_index(__u8 protocol) {
-    return protocol == IPPROTO_TCP ? 0 : protocol == IPPROTO_UDP ? 1 : -1;
-}
-
-// A flow that counts, and whose it is.
-struct hit {
-    const struct vma_flow* flow;
-    struct vma_slot* slot;
-    struct vma_owner* owner; /* the owner page; null when the owner has the slot itself */
-    __u32 number;            /* of the slot */
-    int connected;           /* the flow is of one remote */
-};
-
-// Does it count? Not after its ring went, nor after its owner took it back.
-static __always_inline int is_live(const struct vma_flow* flow, struct hit* hit) {
-    const __u32 slot = flow->slot, zero = 0;
-    struct vma_slot* s = bpf_map_lookup_elem(&vma_slots, &slot);
-    if (!s || slot == 0 || *(volatile __u32*)&s->generation != flow->generation) return 0;
-    hit->flow = flow;
-    hit->slot = s;
-    hit->owner = 0;
-    hit->number = slot;
-    if (!(flow->flags & VMA_FLOW_GATED)) return 1;
-    void* page = bpf_map_lookup_elem(&vma_owners, &slot);
-    if (!page) return 0;
-    struct vma_owner* owner = bpf_map_lookup_elem(page, &zero);
-    if (!owner) return 0;
-    const __u32 gate = flow->gate & (VMA_GATES - 1);
-    if (*(volatile __u32*)&owner->gates[gate] != flow->gate_value) return 0;
-    hit->owner = owner;
-    return 1;
-}
-
-// The flow of a tuple, in the order connected, unconnected; 0 when there is none.
-static __always_inline int find_flow(__u8 protocol, __be32 local, __be16 local_port, __be32 remote,
-                                     __be16 remote_port, struct hit* hit) {
-    __u32 zero = 0;
-    const int index = port_index(protocol);
-    if (index < 0) return 0;
-    struct vma_ports* ports = bpf_map_lookup_elem(&vma_ports, &zero);
-    if (!ports) return 0;
-    const __u32 used =
-        index ? ports->flows[1][bpf_ntohs(local_port)] : ports->flows[0][bpf_ntohs(local_port)];
-    if (!used) return 0;
-
-    struct vma_flow_key key = {};
-    *(__u16*)&key.local[10] = 0xffff;
-    *(__be32*)&key.local[12] = local;
-    key.local_port = local_port;
-    *(__u16*)&key.remote[10] = 0xffff;
-    *(__be32*)&key.remote[12] = remote;
-    key.remote_port = remote_port;
-    key.protocol = protocol;
-    struct vma_flow* flow = bpf_map_lookup_elem(&vma_flows, &key);
-    hit->connected = 1;
-    if (flow && is_live(flow, hit)) return 1;
-    __builtin_memset(key.remote, 0, sizeof(key.remote));
-    key.remote_port = 0;
-    flow = bpf_map_lookup_elem(&vma_flows, &key);
-    hit->connected = 0;
-    return flow && is_live(flow, hit);
+static __always_inline int flow_of(__u8 protocol, __be32 local, __be16 local_port, __be32 remote,
+                                   __be16 remote_port, struct hit* hit) {
+    const struct tables tables = {&vma_flows, &vma_slots, &vma_ports, &vma_owners};
+    return find_flow(&tables, protocol, local, local_port, remote, remote_port, hit);
 }
 
 // A listener's flow covers every remote. Connections of the same port that the kernel has (made before the flow, handed back,
@@ -195,8 +128,17 @@ static __always_inline int kernel_has_connection(struct __sk_buff* skb, __be32 s
     return !listener;
 }
 
+// The XDP program's mark of a frame that goes to the ring of `slot`; 0: there is none.
+static __always_inline int find_mark(struct __sk_buff* skb, __u32 slot, __u32* order) {
+    const void *data = (void*)(long)skb->data, *meta = (void*)(long)skb->data_meta;
+    const struct vma_mark* mark = meta;
+    if (meta + sizeof(*mark) > data || mark->slot != VMA_MARKED + slot) return 0;
+    *order = mark->order;
+    return 1;
+}
+
 static __always_inline void fill_meta(struct __sk_buff* skb, struct vma_frame_meta* meta, __u32 len,
-                                      int copied) {
+                                      int copied, int ordered, __u32 order) {
     struct sk_buff* kernel_skb = bpf_cast_to_kern_ctx(skb);
     meta->len = len;
     meta->ifindex = skb->ifindex;
@@ -208,6 +150,8 @@ static __always_inline void fill_meta(struct __sk_buff* skb, struct vma_frame_me
     meta->zero = 0;
     meta->stamp = skb->tstamp;
     meta->device_stamp = skb->hwtstamp;
+    meta->order = order;
+    meta->ordered = ordered;
 }
 
 // Wakes the reader if it sleeps. Called after the submit, whose atomic exchange of the record header is a full barrier: either
@@ -226,17 +170,17 @@ static __always_inline void wake(__u32* sleeping, __u64* doorbells, __u32 slot) 
 }
 
 // bpf_ringbuf_reserve takes constant sizes only.
-#define SIZE_CLASS(room)                                                      \
-    if (len <= room) {                                                        \
-        __u8* record = bpf_ringbuf_reserve(ring, VMA_FRAME_OFFSET + room, 0); \
-        if (!record) goto full;                                               \
-        fill_meta(skb, (struct vma_frame_meta*)record, len, copied);          \
-        if (bpf_skb_load_bytes(skb, 0, record + VMA_FRAME_OFFSET, len)) {     \
-            bpf_ringbuf_discard(record, BPF_RB_NO_WAKEUP);                    \
-            return TCX_PASS_ON;                                               \
-        }                                                                     \
-        bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);                         \
-        goto done;                                                            \
+#define SIZE_CLASS(room)                                                             \
+    if (len <= room) {                                                               \
+        __u8* record = bpf_ringbuf_reserve(ring, VMA_FRAME_OFFSET + room, 0);        \
+        if (!record) goto full;                                                      \
+        fill_meta(skb, (struct vma_frame_meta*)record, len, copied, ordered, order); \
+        if (bpf_skb_load_bytes(skb, 0, record + VMA_FRAME_OFFSET, len)) {            \
+            bpf_ringbuf_discard(record, BPF_RB_NO_WAKEUP);                           \
+            return TCX_PASS_ON;                                                      \
+        }                                                                            \
+        bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);                                \
+        goto done;                                                                   \
     }
 
 static __always_inline int drop_full(const struct hit* hit) {
@@ -257,6 +201,8 @@ static __always_inline int deliver(struct __sk_buff* skb, const struct hit* hit,
     __u32 len = skb->len;
     barrier_var(len);
     if (len < ETHERNET_BYTES) return TCX_PASS_ON;
+    __u32 order = 0;
+    const int ordered = find_mark(skb, slot, &order);
     SIZE_CLASS(64)
     SIZE_CLASS(128)
     SIZE_CLASS(256)
@@ -320,8 +266,7 @@ static __always_inline int icmp_error(struct __sk_buff* skb, __u32 offset) {
     if (header < 20 || quote.ip.frag & bpf_htons(0x1fff)) return TCX_PASS_ON;
     if (bpf_skb_load_bytes(skb, offset + 8 + header, &l4, sizeof(l4))) return TCX_PASS_ON;
     struct hit hit;
-    if (!find_flow(IPPROTO_TCP, quote.ip.src, l4.src, quote.ip.dst, l4.dst, &hit))
-        return TCX_PASS_ON;
+    if (!flow_of(IPPROTO_TCP, quote.ip.src, l4.src, quote.ip.dst, l4.dst, &hit)) return TCX_PASS_ON;
     return deliver(skb, &hit, 1);
 }
 
@@ -394,7 +339,7 @@ SEC("tc") int vma_rx(struct __sk_buff* skb) {
         return TCX_PASS_ON;
     if (grouped) return to_group(skb, IPPROTO_UDP, head.ip.dst, head.l4.dst);
     struct hit hit;
-    if (!find_flow(head.ip.protocol, head.ip.dst, head.l4.dst, head.ip.src, head.l4.src, &hit))
+    if (!flow_of(head.ip.protocol, head.ip.dst, head.l4.dst, head.ip.src, head.l4.src, &hit))
         return TCX_PASS_ON;
     if (!hit.connected && head.ip.protocol == IPPROTO_TCP) {
         if (kernel_has_connection(skb, head.ip.src, head.l4.src, head.ip.dst, head.l4.dst))
@@ -426,7 +371,7 @@ SEC("tc") int vma_tx(struct __sk_buff* skb) {
     if (header > 20 && bpf_skb_load_bytes(skb, ETHERNET_BYTES + header, &head.l4, sizeof(head.l4)))
         return TCX_PASS_ON;
     struct hit hit;
-    if (!find_flow(IPPROTO_TCP, head.ip.src, head.l4.src, head.ip.dst, head.l4.dst, &hit) ||
+    if (!flow_of(IPPROTO_TCP, head.ip.src, head.l4.src, head.ip.dst, head.l4.dst, &hit) ||
         !(hit.flow->flags & VMA_FLOW_GUARDED))
         return TCX_PASS_ON;
     // The ring's own, which come by when their interface is on top of another one (bridge, macvlan).
