@@ -21,6 +21,12 @@ class RingContract : public testing::TestWithParam<std::string> {
             auto p = std::make_unique<PacketPair>(1u << 20);
             ASSERT_TRUE(p->ring[1]) << p->why;
             pair = std::move(p);
+        } else if (GetParam() == "xdp" || GetParam() == "xdp_native") {
+            NEEDS_ROOT("an xdp ring");
+            auto p = std::make_unique<XdpPair>(
+                GetParam() == "xdp" ? XdpMode::automatic : XdpMode::native, 1u << 20);
+            ASSERT_TRUE(p->ring[1]) << p->why;
+            pair = std::move(p);
         } else if (GetParam() == "shm") {
             auto p = std::make_unique<ShmPair>();
             ASSERT_TRUE(p->ring[1]) << p->why;
@@ -438,7 +444,8 @@ TEST_P(RingContract, garbage_neither_harms_nor_stays) {
 }
 
 INSTANTIATE_TEST_SUITE_P(rings, RingContract,
-                         testing::Values("virtual", "packet", "shm", "verbs", "mlx5"),
+                         testing::Values("virtual", "packet", "xdp", "xdp_native", "shm", "verbs",
+                                         "mlx5"),
                          [](const auto& kind) { return kind.param; });
 
 }  // namespace

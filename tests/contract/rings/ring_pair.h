@@ -19,6 +19,7 @@
 #include "dev/packet/packet_ring.h"
 #include "dev/shm/shm_ring.h"
 #include "dev/verbs/verbs_ring.h"
+#include "dev/xdp/xdp_ring.h"
 #include "support/frames.h"
 #include "support/shm_pair.h"
 #include "support/veth.h"
@@ -121,6 +122,36 @@ class PacketPair final : public RingPair {
             c.pool = &pools[i].pool;
             c.ring_bytes = ring_bytes;
             auto r = open_packet_ring(c, &why);
+            if (!r) return;
+            owned[i].reset(*r);
+            ring[i] = *r;
+        }
+    }
+    Veth veth;
+    std::string why;
+    std::unique_ptr<Ring> owned[2];
+};
+
+// Xdp rings in the same place.
+class XdpPair final : public RingPair {
+  public:
+    explicit XdpPair(XdpMode mode = XdpMode::automatic, uint32_t ring_bytes = 4u << 20) {
+        if (!veth.ok()) {
+            why = veth.error();
+            return;
+        }
+        for (int i : {0, 1}) {
+            const Veth::Side& side = i ? veth.b() : veth.a();
+            mac[i] = side.mac;
+            Inside here(side);
+            XdpRingConfig c;
+            c.packet.ifindex = side.ifindex;
+            c.packet.pool = &pools[i].pool;
+            c.packet.ring_bytes = ring_bytes;
+            c.mac = side.mac;
+            c.mode = mode;
+            c.arena = pools[i].arena.get();
+            auto r = open_xdp_ring(c, &why);
             if (!r) return;
             owned[i].reset(*r);
             ring[i] = *r;
