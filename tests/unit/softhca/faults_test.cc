@@ -106,6 +106,27 @@ TEST_F(Faults, APortIsThatOfAllWhoHaveItsAddress) {
     other.close();
 }
 
+// Stations of one port change one after the other: in between no frame may find its way to who would get it without the first's rules.
+TEST_F(Faults, RulesOfAPortThatIsDownKeepWhatTheyTake) {
+    End other;
+    other.open("right");
+    ibv_qp* const queue = other.qp(IBV_QPT_RAW_PACKET);
+    to_rts(other, queue, 0, {});
+    ASSERT_EQ(other.receive(queue, 0, 2048, 0), 0);
+    ibv_flow* const behind = Rule().to_mac(kMacB).priority(7).on(queue);
+    ASSERT_NE(behind, nullptr);
+    Context& first = context_of(b.context);
+    first.station().port_up = false;
+    first.wire->directory().flow_generation++;
+    EXPECT_FALSE(arrives());
+    EXPECT_EQ(other.poll().status, kNothing);
+    first.station().port_up = true;
+    EXPECT_TRUE(arrives());
+    EXPECT_EQ(ibv_destroy_flow(behind), 0);
+    EXPECT_EQ(ibv_destroy_qp(queue), 0);
+    other.close();
+}
+
 TEST_F(Faults, ASendInErrorFlushesBothQueues) {
     ASSERT_EQ(a.receive(qa, 30000, 2048, 50), 0);
     ASSERT_EQ(a.receive(qa, 32048, 2048, 51), 0);

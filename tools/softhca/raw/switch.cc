@@ -43,7 +43,7 @@ void for_matching(Context& c, const FlowFields& frame, uint32_t sender, uint32_t
     for (uint32_t s = 0; s < kMaxStations; s++) {
         if (!c.wire->directory().slots[s].raw.load(std::memory_order_acquire)) continue;
         StationMap* map = c.wire->station(s);
-        if (!map || !(*map)->port_up.load(std::memory_order_relaxed)) continue;
+        if (!map) continue;
         const uint32_t end = (*map)->flow_end.load(std::memory_order_acquire);
         for (uint32_t i = 0; i < end; i++) {
             const FlowRule& rule = (*map)->flows[i];
@@ -154,7 +154,8 @@ void deliver_frame(Context& c, const Route& route, const iovec* parts, uint32_t 
     for (uint32_t i = 0; i < route.count; i++) {
         const Target& t = route.targets[i];
         StationMap* map = c.wire->station(t.station);
-        if (!map) continue;
+        // What its rules take is lost, not for others: stations of one port go down one by one.
+        if (!map || !(*map)->port_up.load(std::memory_order_relaxed)) continue;
         QpShared& qp = (*map)->qps[t.qp];
         const ibv_qp_state state = qp.state.load(std::memory_order_acquire);
         if (qp.use != QpUse::raw || !qp.frames || (state != IBV_QPS_RTR && state != IBV_QPS_RTS))
