@@ -40,9 +40,7 @@ void CompletionQueue::arm() {
     uint8_t words[8];
     store_be32(words, wanted);
     store_be32(words + 4, number_);
-    uint64_t both;
-    __builtin_memcpy(&both, words, sizeof both);
-    write_register(registers_ + MLX5_CQ_DOORBELL, both);
+    write_register(registers_ + MLX5_CQ_DOORBELL, words);
     after_register();
 }
 

@@ -31,9 +31,15 @@ inline void after_owner() { asm volatile("dmb oshld" ::: "memory"); }
 #error "the order of stores to a device is not known for this processor"
 #endif
 
-// One store, of eight bytes, as they are in memory.
-inline void write_register(void* at, uint64_t bytes) {
-    __atomic_store_n(static_cast<uint64_t*>(at), bytes, __ATOMIC_RELAXED);
+// Eight bytes, as they are in memory, by one store.
+inline void write_register(uint8_t* at, const uint8_t* bytes) {
+    uint64_t word;
+    __builtin_memcpy(&word, bytes, sizeof word);
+    __atomic_store_n(reinterpret_cast<uint64_t*>(at), word, __ATOMIC_RELAXED);
+}
+// 64 bytes, from the first on.
+inline void write_block(uint8_t* at, const uint8_t* bytes) {
+    for (unsigned i = 0; i < 64; i += 8) write_register(at + i, bytes + i);
 }
 inline void write_record(volatile uint32_t* at, uint32_t value) { *at = __builtin_bswap32(value); }
 

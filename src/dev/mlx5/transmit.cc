@@ -128,12 +128,11 @@ void Mlx5Transmitter::ring() {
     uint8_t* const to = registers_ + register_at_;
     const uint32_t blocks = uint16_t(end_ - last_);
     const bool whole = wants_blueflame_ && unrung_ == 1 && last_is_whole_;
-    const uint32_t words = whole && blocks * kBlock <= register_bytes_ ? blocks * kBlock / 8 : 1;
-    for (uint32_t i = 0; i < words; ++i) {
-        uint64_t word;
-        std::memcpy(&word, at(uint16_t(last_ + i / 8)) + i % 8 * 8, sizeof word);
-        mlx5::write_register(to + i * 8, word);
-    }
+    if (whole && blocks * kBlock <= register_bytes_)
+        for (uint32_t i = 0; i < blocks; ++i)
+            mlx5::write_block(to + i * kBlock, at(uint16_t(last_ + i)));
+    else
+        mlx5::write_register(to, at(last_));
     mlx5::after_register();
     register_at_ ^= register_bytes_;
     unrung_ = 0;
