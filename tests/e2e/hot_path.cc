@@ -1,24 +1,33 @@
 // hot_path STEP TIMES: two shards on a virtual wire in this process; does STEP of the data path TIMES times, for callgrind to
-// count (--collect-atstart=no). Counted is what the stack does, not what the wire does, nor what comes in between.
+// count (--collect-atstart=no). Counted is what the stack does, not what the wire does, nor what comes in between. The mlx5 ring is alone,
+// on two devices of the software HCA, which works when the ring calls it, uncounted.
 //
 //   udp_send     a datagram of 64 bytes: its headers, and to the ring
 //   udp_receive  the same from the ring to its reader
 //   tcp_send     write() of 64 bytes and their segment to the ring
 //   tcp_receive  the segment from the ring to its reader, who copies it; every second one is acknowledged
 //   tcp_ack      such an acknowledgement, where it arrives
+//   mlx5_send    a frame with 64 bytes of payload to an mlx5 ring, until its doorbell has been rung
+//   mlx5_receive such a frame from the ring, and its buffer back to the device
 //   tcp_accept   SYN and ACK of a new connection where they arrive, and accept()
 #include <netinet/in.h>
+#include <unistd.h>
 #include <valgrind/callgrind.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "base/clock.h"
 #include "base/own_fd.h"
+#include "dev/verbs/library.h"
+#include "dev/verbs/verbs_ring.h"
 #include "engine/network_monitor.h"
 #include "engine/shard.h"
+#include "support/frames.h"
 #include "support/virtual_wire.h"
 
 namespace {
@@ -265,12 +274,86 @@ void Stage::accepts(long times) {
     for (long i = 0; i < times; i++) end(open(*listener, uint16_t(10000 + i % 50000), true));
 }
 
+// Two mlx5 rings, between which one frame after the other goes.
+class Card {
+  public:
+    Card() : wire_("/dev/shm/softhca-hot-path-" + std::to_string(getpid())) {
+        setenv("SOFTHCA_WIRE", wire_.c_str(), 1);
+        setenv("SOFTHCA",
+               "name=a mac=02:00:00:00:00:0a ifindex=900001 kind=mlx5 engine=kick;"
+               "name=b mac=02:00:00:00:00:0b ifindex=900002 kind=mlx5 engine=kick",
+               1);
+        for (int i : {0, 1}) {
+            VerbsRingConfig config;
+            config.ifindex = 900001 + i;
+            config.mac = {2, 0, 0, 0, 0, uint8_t(0x0a + i)};
+            config.mlx5 = true;
+            config.kick = work;
+            config.arena = host_[i].arena;
+            config.pool = host_[i].pool;
+            std::string why;
+            const auto opened = open_verbs_ring(config, &why);
+            check(opened.ok(), why.c_str());
+            ring_[i].reset(*opened);
+        }
+    }
+    ~Card() {
+        for (auto& ring : ring_) ring.reset();
+        std::filesystem::remove_all(wire_);
+    }
+    Card(const Card&) = delete;
+    Card& operator=(const Card&) = delete;
+
+    void frames(std::string_view counted, long times) {
+        test::FrameSpec spec;
+        spec.from = {2, 0, 0, 0, 0, 0x0a};
+        spec.to = {2, 0, 0, 0, 0, 0x0b};
+        spec.src = {IpAddr::v4(10, 9, 9, 1), 7000};
+        spec.dst = {IpAddr::v4(10, 9, 9, 2), 7001};
+        spec.payload = kText;
+        test::Frame frame = test::build_frame(spec);
+        const TxFrame sent[] = {frame.plain()};
+        check(ring_[1]->steer({spec.dst, {}, IPPROTO_UDP}).ok(), "no flow");
+        const bool send = counted == "mlx5_send", receive = counted == "mlx5_receive";
+        for (long i = 0; i < times; i++) {
+            int why = 0;
+            counting_ = send;
+            {
+                const Counted here(send);
+                check(ring_[0]->send(sent, &why) == 1, "not sent");
+            }
+            counting_ = receive;
+            {
+                const Counted here(receive);
+                Packet packet[1];
+                check(ring_[1]->recv(packet) == 1, "nothing came");
+            }
+            counting_ = false;
+        }
+    }
+
+  private:
+    static unsigned work(ibv_context* context) {
+        const Counted off(counting_);
+        return VerbsLibrary::get()->kick(context);
+    }
+    static inline bool counting_ = false;
+
+    std::string wire_;
+    Host host_[2];
+    std::unique_ptr<Ring> ring_[2];
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
     if (argc != 3) return 2;
     const std::string_view step = argv[1];
     const long times = std::atol(argv[2]);
+    if (step.starts_with("mlx5_")) {
+        Card().frames(step, times);
+        return 0;
+    }
     Stage stage;
     if (step.starts_with("udp_"))
         stage.udp(step, times);

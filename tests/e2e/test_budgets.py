@@ -1,4 +1,4 @@
-"""Instructions of the hot path, in process, two shards on the virtual wire (hot_path.cc), against their budget.
+"""Instructions of the hot path, in process, two shards on the virtual wire and two mlx5 rings (hot_path.cc), against their budget.
 
     VMA_BUDGETS_WRITE=1 python3 -B tests/e2e/test_budgets.py     # writes the figures of this tree
 """
@@ -13,7 +13,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 import budgets
 from netns import binary
 
-STEPS = ("udp_send", "udp_receive", "tcp_send", "tcp_receive", "tcp_ack", "tcp_accept")
+STEPS = ("udp_send", "udp_receive", "tcp_send", "tcp_receive", "tcp_ack", "tcp_accept", "mlx5_send", "mlx5_receive")
 FEW, MANY = 1000, 3000
 
 

@@ -1,4 +1,4 @@
-"""The verbs ring on a device that fails under traffic: requests in error, completion queues that overrun, ports that go down, the
+"""The verbs and the mlx5 ring on a device that fails under traffic: requests in error, completion queues that overrun, ports that go down, the
 device lost. Every byte is compared, and nothing is left behind.
 
 VMA_TEST_FAULTS is how many faults there are (Full: 1 000), VMA_TEST_SEED chooses the same again, in the same order."""
@@ -117,7 +117,7 @@ class Short(FaultCase):
                 thread.join(2 * PATIENCE)
         self.assertEqual(wrong, [], faults)
         page = self.seen(server)
-        self.assertEqual([(r["kind"], r["open"]) for r in page["rings"]], [("verbs", True)])
+        self.assertEqual([(r["kind"], r["open"]) for r in page["rings"]], [(self.ring_kind, True)])
         self.assertGreater(page["rings"][0]["rx_frames"], 4 * self.count, "the kernel did it")
         self.assertEqual([s["path"] for s in page["sockets"] if s["local"].endswith(f":{PORT}")][:1], ["offloaded"])
         self.assertTrue(eventually(lambda: self.descriptors(server) == descriptors), (descriptors, self.descriptors(server)))
@@ -164,6 +164,14 @@ class Short(FaultCase):
 
 class Full(Short):
     count = int(os.environ.get("VMA_TEST_FAULTS", "1000"))
+
+
+class ShortMlx5(case.OnMlx5, Short):
+    pass
+
+
+class FullMlx5(case.OnMlx5, Full):
+    pass
 
 
 if __name__ == "__main__":
