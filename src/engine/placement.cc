@@ -16,6 +16,7 @@
 #include "dev/shm/shm_ring.h"
 #include "dev/verbs/port.h"
 #include "dev/verbs/verbs_ring.h"
+#include "dev/xdp/xdp_ring.h"
 #include "engine/device_clock.h"
 #include "engine/driver_environment.h"
 #include "engine/tcp_defaults.h"
@@ -133,6 +134,19 @@ Result<Ring*> open_ring(const Interface& interface, unsigned lane, const Options
     if (lane != 0 && !options.is_set(Opt::packet_ring_bytes)) config.ring_bytes /= 4;
     config.drop_without_packet = options.cq_keep_qp_full;
     config.pool = memory.pool;
+    if (options.ring_kind == kXdp) {
+        XdpRingConfig xdp;
+        xdp.packet = config;
+        std::memcpy(xdp.mac.data(), interface.mac.bytes.data(), xdp.mac.size());
+        xdp.arena = memory.arena;
+        *kind = "xdp";
+        const auto ring = open_xdp_ring(xdp, text);
+        // A packet ring beside another ring's socket is the same but for speed, and so it is where only a broker may open rings.
+        if (ring || (ring.error() != EADDRINUSE && ring.error() != EPERM)) return ring;
+        vma_log(info, "engine", "interface {}: a packet ring, for no xdp ring can be had: {}",
+                interface.name, *text);
+        text->clear();
+    }
     *kind = "packet";
     return open_packet_ring(config, text);
 }
@@ -218,11 +232,12 @@ VerbsRingConfig verbs_settings(const Options& options) {
 Shard* open_shard_on(const Interface& interface, unsigned lane, const Options& options, Reason* why,
                      std::string* text) {
     const int kind = options.ring_kind;
-    if (kind != kAuto && kind != kPacket && kind != kVerbs && kind != kMlx5) {
+    if (kind == kShm) {
         *why = Reason::ring_failed;
         *text =
-            "VMA_RING_KIND asks for a ring kind that this version does not have: use auto, verbs, "
-            "mlx5 or packet";
+            "VMA_RING_KIND=shm names no ring of an interface (VMA_SHM_AFTER is about shared "
+            "memory): "
+            "use auto, verbs, mlx5, xdp or packet";
         return nullptr;
     }
     const Memory memory = make_memory(options, why, text);

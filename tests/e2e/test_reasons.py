@@ -103,7 +103,7 @@ class Reasons(ReasonCase):
         self.expect("rule", env={"VMA_CONFIG_FILE": rules}, path="offloaded")  # it may send by the ring
         self.expect("rule", "bound_to_any", env={"VMA_CONFIG_FILE": rules}, path="offloaded")
         self.expect("offload_off", env={"VMA_OFFLOADED_SOCKETS": "0"})
-        self.expect("ring_failed", env={"VMA_RING_KIND": "xdp"})
+        self.expect("ring_failed", env={"VMA_RING_KIND": "shm"})
 
     def test_what_the_kernel_would_do_to_packets(self):
         def nft(hook, rule):
