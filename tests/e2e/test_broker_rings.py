@@ -21,6 +21,7 @@ RINGBUF, ARRAY = 27, 2  # linux/bpf.h, enum bpf_map_type
 
 class RingCase(case.NetCase):
     port = PORT
+    ring_kind = "auto"
 
     def setUp(self):
         RingCase.port += 10
@@ -30,7 +31,7 @@ class RingCase(case.NetCase):
 
     def program(self, **env):
         program = self.python(self.b, "broker_rings.py", self.b.ip, start=True, stdin=subprocess.PIPE, preload=True,
-                              env={"VMA_STATS_SHMEM_DIR": self.folder, "VMA_TRACELEVEL": "info", **env})
+                              env={"VMA_STATS_SHMEM_DIR": self.folder, "VMA_TRACELEVEL": "info", "VMA_RING_KIND": self.ring_kind, **env})
         program.expect(r"\bready\b")
         return program
 
@@ -282,6 +283,16 @@ class Dropped(RingCase):
         kernel.settimeout(5)
         u.send(b"hello")
         self.assertEqual(kernel.recv(100), b"hello")
+
+
+class DroppedXdp(Dropped):
+    """An xdp ring is a packet ring after the drop, and before it one whose flows can be given to the broker."""
+
+    ring_kind = "xdp"
+
+    def test_ring_of_before_is_given_up(self):
+        super().test_ring_of_before_is_given_up()
+        self.assertIn("xdpgeneric", self.b.run(["ip", "link", "show", "dev", self.b.dev]).out, "it was a packet ring")
 
 
 class BrokerKilled(RingCase):
