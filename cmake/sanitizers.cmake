@@ -11,6 +11,6 @@ if(VMA_FUZZ)
     add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
 if(VMA_COVERAGE)
-    add_compile_options(--coverage)
+    add_compile_options(--coverage -fprofile-update=atomic) # counters of several threads
     add_link_options(--coverage)
 endif()
