@@ -3,6 +3,7 @@
 #include <linux/fib_rules.h>
 #include <linux/if_addr.h>
 #include <linux/if_link.h>
+#include <linux/if_vlan.h>
 #include <linux/neighbour.h>
 #include <linux/nexthop.h>
 #include <linux/pkt_cls.h>
@@ -122,6 +123,9 @@ std::optional<Interface> parse_link(const Message& m) {
     if (i.kind == "vlan") {
         const Attributes<IFLA_VLAN_MAX + 1> vlan(info[IFLA_INFO_DATA]);
         i.vlan_id = value_or<uint16_t>(vlan[IFLA_VLAN_ID], 0);
+        const auto flags =
+            value_or<ifla_vlan_flags>(vlan[IFLA_VLAN_FLAGS], {VLAN_FLAG_REORDER_HDR, 0});
+        i.tagged = !(flags.flags & VLAN_FLAG_REORDER_HDR);
     }
     i.ignore_linkdown_routes = inet_conf(a[IFLA_AF_SPEC], kConfIgnoreLinkdown) != 0;
     i.route_localnet = inet_conf(a[IFLA_AF_SPEC], kConfRouteLocalnet) != 0;

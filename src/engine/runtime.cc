@@ -288,11 +288,12 @@ Lanes& Runtime::lanes() { return state().lanes; }
 
 bool NetSpace::can_carry_ring(const Interface& interface) {
     // Those over several cards; those whose routes are not the others'; those that have a card together by their address: of
-    // macvlans connections that were taken over stood still, rarely.
+    // macvlans connections that were taken over stood still, rarely. And VLANs whose frames keep their tag, behind which the hook
+    // would not find the header.
     constexpr std::string_view kKernels[] = {"bond",    "team",   "vrf",   "macvlan",
                                              "macvtap", "ipvlan", "ipvtap"};
     return interface.type == 1 && interface.up && !interface.loopback() && interface.master == 0 &&
-           std::ranges::find(kKernels, interface.kind) == std::end(kKernels);
+           !interface.tagged && std::ranges::find(kKernels, interface.kind) == std::end(kKernels);
 }
 
 bool NetSpace::has(const Shard& shard) {

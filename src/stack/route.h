@@ -52,6 +52,8 @@ struct Interface {
     bool ignore_linkdown_routes = false;  // sysctl ignore_routes_with_linkdown
     bool route_localnet = false;          // sysctl route_localnet
     uint16_t vlan_id = 0;                 // kind "vlan" only
+    bool tagged =
+        false;  // kind "vlan": its programs see the frames with their tag (reorder_hdr off)
     // Traffic control that is not the default and not ours (program name prefix "vma_"): the first offender's name,
     // e.g. "tbf" or "clsact egress u32"; empty when traffic passes untouched.
     std::string traffic_control;

@@ -4,6 +4,7 @@
 #include <linux/fib_rules.h>
 #include <linux/if_addr.h>
 #include <linux/if_link.h>
+#include <linux/if_vlan.h>
 #include <linux/rtnetlink.h>
 #include <net/if.h>
 #include <net/if_arp.h>
@@ -48,6 +49,7 @@ struct Link {
     int master = 0, parent = 0;  // interface indices
     uint16_t vlan_id = 0;
     uint16_t type = ARPHRD_ETHER;
+    uint32_t vlan_flags = VLAN_FLAG_REORDER_HDR;
 };
 
 // What the kernel tells of a namespace, and what the library has of it.
@@ -68,7 +70,11 @@ class Host {
         if (l.parent) r.put(IFLA_LINK, l.parent);
         Nested info, data;
         if (*l.kind) info.put_text(IFLA_INFO_KIND, l.kind);
-        if (l.vlan_id) info.put(IFLA_INFO_DATA, data.put(IFLA_VLAN_ID, l.vlan_id));
+        if (l.vlan_id) {
+            const ifla_vlan_flags flags{l.vlan_flags, ~0u};
+            data.put(IFLA_VLAN_ID, l.vlan_id).put(IFLA_VLAN_FLAGS, flags);
+            info.put(IFLA_INFO_DATA, data);
+        }
         if (*l.port_kind) info.put_text(IFLA_INFO_SLAVE_KIND, l.port_kind);
         if (const ByteView bytes = info.bytes(); !bytes.empty())
             r.put(IFLA_LINKINFO, bytes.data(), bytes.size());
@@ -174,6 +180,16 @@ TEST(InterfaceLayouts, VlansHaveRingsOfTheirOwn) {
     EXPECT_EQ(host.way_to(1), "eth0 ring");
     EXPECT_EQ(host.way_to(2), "eth0.100 ring");
     EXPECT_EQ(host.way_to(3), "eth0.100.7 ring");
+}
+
+TEST(InterfaceLayouts, AVlanWhoseFramesKeepTheirTagIsTheKernels) {
+    Host host = server();
+    host.link(2, "eth0").address(2, 1);
+    host.link(3, "eth0.100",
+              {.kind = "vlan", .parent = 2, .vlan_id = 100, .vlan_flags = VLAN_FLAG_GVRP})
+        .address(3, 2);
+    EXPECT_EQ(host.way_to(1), "eth0 ring");
+    EXPECT_EQ(host.way_to(2), "eth0.100 kernel");
 }
 
 TEST(InterfaceLayouts, BondsAndTeamsAreTheKernels) {
