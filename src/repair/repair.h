@@ -96,4 +96,16 @@ void repair_resume(int fd, const RepairImage& image);
 // accepted loses it. Options stay. On an error repair mode is still on and nothing has changed.
 Status repair_release(int fd, const RepairImage& image);
 
+// ---- Who is at the other end
+
+// Sequence numbers of the first byte of text each way. The two ends of a connection have them in common, crosswise, and who has not
+// seen its segments does not know them. They never change, whatever is under way.
+struct FirstBytes {
+    uint32_t sent = 0, received = 0;
+};
+// Of an established connection to which nobody writes at this moment: it is in repair mode for some microseconds, and nothing of it
+// is changed. Errors: EPERM, ENOTCONN; EAGAIN: it does not hold still. Of one that was put into its socket by repair_restore() they
+// are other numbers than at the other end.
+Result<FirstBytes> repair_first_bytes(int fd);
+
 }  // namespace vma
