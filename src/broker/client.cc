@@ -34,7 +34,8 @@ bool g_tried = false;  // to start one
 bool g_asked_host = false;
 bool g_hosts = false;  // the door is that of the host's broker
 bool g_said = false;   // that it is gone
-bool g_kept = false;   // a ring of this process is kept by it: without it nothing new is steered
+bool g_kept =
+    false;  // it keeps a ring of this process, or its link to neighbours: without it there are no new ones
 // Of a ring that is kept the broker has ended; another may come. Without the lock for who only looks.
 std::atomic<bool> g_bereft{false};
 
@@ -268,7 +269,7 @@ Status come_back(std::span<const OwnRing> rings, std::span<const int> listeners)
         shown += ask(Op::show_ring, &ring.facts, sizeof ring.facts, {&ring.doorbell, 1}).ok();
     for (const int fd : listeners) (void)ask(Op::prove, nullptr, 0, {&fd, 1});
     if (!g_door_open.load(std::memory_order_relaxed)) return Errno{EPERM};
-    if (shown == 0) {
+    if (shown == 0 && !rings.empty()) {
         lost();
         return Errno{EACCES};
     }
@@ -354,6 +355,23 @@ void unsteer(const Steer& flow) {
     if (!g_door_open.load(std::memory_order_acquire) || !can_be_asked(flow)) return;
     std::lock_guard guard(g_lock);
     tell(Op::unsteer, &flow, sizeof flow);
+}
+
+Status share(int link) {
+    if (!g_door_open.load(std::memory_order_acquire)) return Errno{EPERM};
+    std::lock_guard guard(g_lock);
+    if (!g_hosts) return Errno{EPERM};
+    const Status done = ask(Op::share, nullptr, 0, {&link, 1});
+    if (done) g_kept = true;
+    return done;
+}
+
+Status publish(const Endpoint& local) {
+    if (!g_door_open.load(std::memory_order_acquire)) return Errno{EPERM};
+    Publish body;
+    body.local = to_wire(local);
+    std::lock_guard guard(g_lock);
+    return ask(Op::publish, &body, sizeof body, {});
 }
 
 Status watch(const Watch& watch, int arena_memfd) {

@@ -39,7 +39,8 @@ struct OwnRing {
 bool bereft();
 // Is there a session, whose other end would notice if this process were killed? As there.
 bool is_watched();
-// Asks the broker of the host to go on where the other ended: with these rings, and with the ports of these listeners. Nobody is
+// Asks the broker of the host to go on where the other ended: with these rings, and with the ports of these listeners; there may be
+// no ring, if all that the other did was to introduce neighbours. Nobody is
 // served in between. ENOENT, ECONNREFUSED: it is not there yet.
 Status come_back(std::span<const OwnRing> rings, std::span<const int> listeners);
 
@@ -58,6 +59,10 @@ Status open_ring(const OpenRing& request, OpenedRing& out);
 Status show_ring(const ShowRing& ring, int doorbell);
 Status steer(const Steer& flow, int twin);
 void unsteer(const Steer& flow);
+
+// As their ops; EPERM: no broker of the host.
+Status share(int link);
+Status publish(const Endpoint& local);
 
 // ok(): from now on the arena's connections are rescued if the process is killed.
 Status watch(const Watch& watch, int arena_memfd);

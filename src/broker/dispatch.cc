@@ -177,6 +177,12 @@ Status Dispatcher::steer(const Steer& flow, int twin) {
     return done;
 }
 
+Status Dispatcher::publish(const Endpoint& local) {
+    if (operations_.has_address(local.addr)) return operations_.publish(local);
+    counters_.refused++;
+    return Errno{EADDRNOTAVAIL};
+}
+
 bool Dispatcher::message(ByteView packet, Fds& fds, Answer& answer) {
     counters_.messages++;
     Body body;
@@ -223,6 +229,13 @@ bool Dispatcher::message(ByteView packet, Fds& fds, Answer& answer) {
                 operations_.unsteer(body.steer);
             else
                 counters_.refused++;
+            break;
+        case Op::share:
+            done = operations_.share(fds);
+            if (!done) counters_.refused++;
+            break;
+        case Op::publish:
+            done = publish(from_wire(body.publish.local));
             break;
         case Op::hold:
             done = operations_.hold(body.held, fds);

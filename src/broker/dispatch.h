@@ -11,6 +11,8 @@
 // is its own. A connected one stands for its own tuple only; a TCP flow of all remotes needs a listener. The twin of an accepted
 // connection, which is bound to nothing, needs a port that was shown, or trust, and is for one tuple.
 //
+// A client may publish an address that its namespace has; what a connection to it is, is shown to whoever introduces the two ends.
+//
 // Trusted: the client had CAP_NET_ADMIN when its session began and has not said that it gives it up.
 #pragma once
 
@@ -70,6 +72,10 @@ class Operations {
     // EKEYREJECTED: the kernel's policy has something to do with such packets. EDQUOT: one of ours denies it. Else as Ring::steer.
     virtual Status steer(const Steer& flow) = 0;
     virtual void unsteer(const Steer& flow) = 0;
+    // EDQUOT: the policy gives the client no neighbours. Takes the link out of `fds`.
+    virtual Status share(Fds& fds) = 0;
+    // ENOLINK: there is no link. EDQUOT: a policy denies the port.
+    virtual Status publish(const Endpoint& local) = 0;
 
   protected:
     ~Operations() = default;
@@ -124,6 +130,7 @@ class Dispatcher {
     Status show_ring(const ShowRing& ring, int doorbell);
     Status may_steer(int twin, const Steer& flow);
     Status steer(const Steer& flow, int twin);
+    Status publish(const Endpoint& local);
 
     Operations& operations_;
     const uint32_t layout_;

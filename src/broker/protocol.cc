@@ -90,6 +90,7 @@ bool fds_fit(Op op, unsigned fds, const Body& body) {
         case Op::prove:
         case Op::show_ring:
         case Op::steer:
+        case Op::share:
             return fds == 1;
         case Op::hold:
             return fds == body.held.count;
@@ -220,7 +221,7 @@ Result<tcp::Snapshot> from_wire(const WireSnapshot& w) {
 
 bool answered(Op op) {
     return (op >= Op::restore && op <= Op::release) || op == Op::watch || op == Op::prove ||
-           (op >= Op::open_ring && op <= Op::steer);
+           (op >= Op::open_ring && op <= Op::steer) || op == Op::share || op == Op::publish;
 }
 
 size_t body_bytes(Op op, uint32_t count) {
@@ -246,6 +247,8 @@ size_t body_bytes(Op op, uint32_t count) {
         case Op::steer:
         case Op::unsteer:
             return sizeof(Steer);
+        case Op::publish:
+            return sizeof(Publish);
         case Op::reply:
             return sizeof(Reply);
         default:
@@ -295,6 +298,9 @@ Result<Head> decode(ByteView packet, unsigned fds, Body& body) {
         case Op::steer:
         case Op::unsteer:
             ok = can_be_asked(body.steer);
+            break;
+        case Op::publish:
+            ok = usable(body.publish.local);
             break;
         case Op::hold:
         case Op::drop:

@@ -24,7 +24,7 @@
 namespace vma::broker {
 
 inline constexpr uint32_t kMagic = 0x766d6162;  // "vmab"
-inline constexpr uint16_t kVersion = 3;
+inline constexpr uint16_t kVersion = 4;
 inline constexpr uint32_t kMostQueueBytes = 64 << 20;  // unacked, unsent and unread each
 inline constexpr size_t kMostMessage = 32 * 1024;      // bytes of one packet
 inline constexpr uint32_t kMostRingBytes = 1u << 30;
@@ -55,6 +55,10 @@ enum class Op : uint16_t {
     show_ring,  // fds: the doorbell of a ring that this process has opened itself: it is kept from now on
     steer,    // fds: the twin
     unsteer,  // No answer
+    // fds: one end of a socket pair, by which the process meets others in other network namespaces (dev/shm/introduction.h). A new
+    // one ends the old one, and what was published by that.
+    share,
+    publish,  // of that: the process accepts connections at an address of its namespace
     reply,
     count
 };
@@ -188,6 +192,10 @@ struct Steer {
     uint16_t zero = 0;
 };
 
+struct Publish {
+    WireEndpoint local;
+};
+
 struct Reply {
     int32_t error = 0;   // 0 or an errno
     uint32_t slot = 0;   // open_ring
@@ -205,6 +213,7 @@ union Body {
     OpenRing open_ring;
     ShowRing show_ring;
     Steer steer;
+    Publish publish;
     Reply reply;
 };
 

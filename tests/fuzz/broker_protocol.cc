@@ -56,6 +56,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                 FUZZ_CHECK(from_wire(done.local).port != 0 && done.gate < kGates);
             }
         }
+        // Only what can be an end of a connection, and at an address of the namespace.
+        for (const Endpoint& e : operations.published)
+            FUZZ_CHECK(e.port != 0 && e.addr.is_v4() && !e.addr.is_any() &&
+                       e.addr != FakeOperations::kElsewhere);
         FUZZ_CHECK(answer.fd_count == 0 || answer.send);
         at += 3 + length;
         if (!goes_on) break;

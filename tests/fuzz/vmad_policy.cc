@@ -29,6 +29,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         FUZZ_CHECK(elsewhere.denied ||
                    std::string_view(reinterpret_cast<const char*>(data), size).find("in") !=
                        std::string_view::npos);
+        // Nobody meets others by a text that does not say it, and names can be told to other processes.
+        FUZZ_CHECK(allowance.share.empty() ||
+                   std::string_view(reinterpret_cast<const char*>(data), size).find("share") !=
+                       std::string_view::npos);
+        FUZZ_CHECK(allowance.share.size() <= 31 && allowance.share.find('\0') == std::string::npos);
         for (const vmad::PortRange& range : allowance.ports) {
             FUZZ_CHECK(range.first <= range.last);
             FUZZ_CHECK(allowance.has_port(range.first) && allowance.has_port(range.last));

@@ -99,6 +99,16 @@ class FakeOperations final : public Operations {
         calls.push_back("unsteer");
         unsteered.push_back(flow);
     }
+    Status share(Fds&) override {
+        calls.push_back("share");
+        return neighbours ? Status() : Status(Errno{EDQUOT});
+    }
+    Status publish(const Endpoint& local) override {
+        published.push_back(local);
+        return {};
+    }
+    bool neighbours = true;
+    std::vector<Endpoint> published;
     static constexpr int kInterface = 2;
     static constexpr IpAddr kElsewhere = IpAddr::v4(10, 0, 0, 77);
     uint32_t next_slot = 1;

@@ -110,10 +110,15 @@ int peer_pidfd(int session, pid_t pid) {
     return int(vma::sys::raw(434 /* pidfd_open */, pid, 0));
 }
 
+uint32_t next_number() {
+    static uint32_t last = 0;
+    return ++last;
+}
+
 }  // namespace
 
 Client::Client(int session, int pidfd, Peer peer, bool trusted, const Policy& policy,
-               const Namespace& where, Ledger& ledger)
+               const Namespace& where, Ledger& ledger, Sharing* sharing)
     : session_(Fd::of_client(session)),
       pidfd_(pidfd),
       peer_(std::move(peer)),
@@ -121,6 +126,8 @@ Client::Client(int session, int pidfd, Peer peer, bool trusted, const Policy& po
       where_(where),
       ledger_(ledger),
       account_(ledger.begin(peer_.pid, vma::monotonic_now())),
+      sharing_(sharing),
+      number_(next_number()),
       dispatcher_(*this, vma::layout_identity(), trusted) {}
 
 Client::~Client() {
@@ -135,7 +142,7 @@ void Client::keep_ring(const KeptRing& ring) {
 }
 
 std::unique_ptr<Client> Client::make(int session, bool may_be_trusted, const Policy& policy,
-                                     const Namespace& where, Ledger& ledger) {
+                                     const Namespace& where, Ledger& ledger, Sharing* sharing) {
     const Fd owned = Fd::of_client(session);
     Peer peer;
     int type = 0;
@@ -152,7 +159,7 @@ std::unique_ptr<Client> Client::make(int session, bool may_be_trusted, const Pol
         return nullptr;
     }
     return std::unique_ptr<Client>(
-        new Client(mine, pidfd, std::move(peer), trusted, policy, where, ledger));
+        new Client(mine, pidfd, std::move(peer), trusted, policy, where, ledger, sharing));
 }
 
 vma::Status Client::denied(const std::string& what) {
@@ -381,6 +388,28 @@ void Client::bury_rings() {
         if (rescued) continue;
         if (vma::Hook* hook = hook_on(r.ifindex)) hook->bury(r.slot, r.token);
     }
+}
+
+vma::Status Client::share(vma::Fds& fds) {
+    const Allowance& allowed = allowance();
+    if (sharing_ == nullptr || allowed.denied || allowed.share.empty()) return vma::Errno{EDQUOT};
+    int type = 0;
+    socklen_t len = sizeof type;
+    // A link of another namespace would say that the process is there.
+    if (vma::sys::getsockopt(fds[0], SOL_SOCKET, SO_TYPE, &type, &len) != 0 ||
+        type != SOCK_SEQPACKET || netns_cookie_of(fds[0]) != netns_cookie())
+        return vma::Errno{EXDEV};
+    const vma::Status done =
+        sharing_->join(number_, Fd::of_client(fds.take(0)), peer_.user, allowed.share);
+    joined_ = done.ok();
+    return done;
+}
+
+vma::Status Client::publish(const vma::Endpoint& local) {
+    const Allowance& allowed = allowance();
+    if (!joined_) return vma::Errno{ENOLINK};
+    if (allowed.denied || !allowed.has_port(local.port)) return vma::Errno{EDQUOT};
+    return sharing_->publish(number_, local);
 }
 
 vma::Status Client::hold(const vma::broker::HeldList& list, vma::Fds& fds) {

@@ -12,6 +12,7 @@
 #include "dev/packet/hook.h"
 #include "vmad/ledger.h"
 #include "vmad/policy.h"
+#include "vmad/registry.h"
 #include "vmad/rescue.h"
 #include "vmad/socket_facts.h"
 
@@ -24,9 +25,10 @@ class Client final : public vma::broker::Operations {
 
     // Takes the session. Who is at its other end is what the kernel says. `may_be_trusted`: a process that has privileges now is
     // believed, until it says that it gives them up. `policy`: asked at every request; `where`: the namespace that this process
-    // serves; `ledger`: what its process has. All outlive the client. Null: who it is cannot be known.
+    // serves; `ledger`: what its process has; `sharing`: who introduces it to others, null: nobody. All outlive the client. Null: who
+    // it is cannot be known.
     static std::unique_ptr<Client> make(int session, bool may_be_trusted, const Policy& policy,
-                                        const Namespace& where, Ledger& ledger);
+                                        const Namespace& where, Ledger& ledger, Sharing* sharing);
     ~Client();
 
     int session() const { return session_.get(); }
@@ -65,6 +67,8 @@ class Client final : public vma::broker::Operations {
     bool has_address(const vma::IpAddr& address) override;
     vma::Status steer(const vma::broker::Steer& flow) override;
     void unsteer(const vma::broker::Steer& flow) override;
+    vma::Status share(vma::Fds& fds) override;
+    vma::Status publish(const vma::Endpoint& local) override;
 
   private:
     struct KeptRing {
@@ -74,7 +78,7 @@ class Client final : public vma::broker::Operations {
     };
 
     Client(int session, int pidfd, Peer peer, bool trusted, const Policy& policy,
-           const Namespace& where, Ledger& ledger);
+           const Namespace& where, Ledger& ledger, Sharing* sharing);
     void keep_ring(const KeptRing& ring);
     const KeptRing* ring(uint32_t slot) const;
     const Allowance& allowance() const { return policy_.of(peer_.user, peer_.groups, where_); }
@@ -90,6 +94,9 @@ class Client final : public vma::broker::Operations {
     bool told_ = false;  // that something was denied
     Ledger& ledger_;
     Ledger::Account& account_;  // there
+    Sharing* const sharing_;
+    const uint32_t number_;  // there
+    bool joined_ = false;
     bool leaving_ = false;
     vma::broker::Dispatcher dispatcher_;
     Estate estate_;

@@ -17,6 +17,7 @@ namespace {
 
 constexpr uint32_t kMostMib = 1u << 20;
 constexpr uint32_t kMost = 1'000'000'000;
+constexpr size_t kMostName = 31;
 
 std::string_view next_word(std::string_view& line) {
     const size_t from = std::min(line.find_first_not_of(" \t\r"), line.size());
@@ -53,6 +54,14 @@ bool ports(std::string_view list, std::vector<PortRange>& out) {
         out.push_back({uint16_t(first), uint16_t(last)});
         return true;
     });
+}
+
+bool is_name(std::string_view text) {
+    return !text.empty() && text.size() <= kMostName &&
+           std::all_of(text.begin(), text.end(), [](unsigned char c) {
+               return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                      c == '-' || c == '_' || c == '.';
+           });
 }
 
 bool user_id(const std::string& name, uint32_t* out) {
@@ -129,10 +138,14 @@ bool Policy::parse_rule(std::string_view line, Rule& rule, std::string* why) {
             a.memory = uint64_t(count) << 20;
         } else if (key == "flows") {
             good = number(value, kMost, &a.flows);
+        } else if (key == "share") {
+            good = is_name(value);
+            a.share = value;
         } else {
             *why = fmt::format(
-                "\"{}\": it is in, deny, interface, port, rings, memory or flows that a rule may "
-                "have",
+                "\"{}\": it is in, deny, interface, port, rings, memory, flows or share that a "
+                "rule "
+                "may have",
                 key);
             return false;
         }
@@ -141,7 +154,8 @@ bool Policy::parse_rule(std::string_view line, Rule& rule, std::string* why) {
                                key == "port" ? "ports are numbers or ranges, N or N-M, with commas"
                                : key == "interface" || key == "in" ? "names or patterns with commas"
                                : key == "memory"                   ? "MiB, a number"
-                                                                   : "a number");
+                               : key == "share" ? "a name of up to 31 letters, digits, - _ ."
+                                                : "a number");
             return false;
         }
     }

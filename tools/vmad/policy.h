@@ -3,11 +3,12 @@
 // A line is a rule, the first that matches a process decides, and one that no rule matches gets nothing:
 //
 //     user NAME | group NAME | any  [in NAMESPACE,...]  deny
-//     user NAME | group NAME | any  [in NAMESPACE,...]  [interface PATTERN,...] [port N,N-M,...] [rings N] [memory MIB] [flows N]
+//     user NAME | group NAME | any  [in NAMESPACE,...]  [interface PATTERN,...] [port N,N-M,...] [rings N] [memory MIB] [flows N] [share NAME]
 //
 // NAMESPACE is of the network: host, the one of vmad itself; own, one that the process's user has made; or a pattern of names as
 // ip-netns(8) gives them. A rule that names none is for the host's. Names or numbers; a pattern as a shell has it; ports of the own side, of what is steered; rings and their memory of one
-// process; flows that one process may have steered per second. What is not named is not limited, but for the protocol's own
+// process; flows that one process may have steered per second. share: processes of different network namespaces whose
+// rules have the same name may share memory; by a rule without it none. What else is not named is not limited, but for the protocol's own
 // limits. '#' begins a comment.
 #pragma once
 
@@ -35,6 +36,7 @@ struct Allowance {
     uint32_t rings = UINT32_MAX;
     uint64_t memory = UINT64_MAX;  // bytes of all its rings
     uint32_t flows = UINT32_MAX;   // per second, so many at once
+    std::string share{};           // name of those who may meet; empty: nobody
 
     bool has_interface(const char* name) const;
     bool has_port(uint16_t port) const;

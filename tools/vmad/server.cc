@@ -9,6 +9,7 @@
 #include <syslog.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <memory>
 #include <unordered_map>
 
@@ -19,6 +20,7 @@
 #include "engine/bereaved.h"
 #include "vmad/client.h"
 #include "vmad/patience.h"
+#include "vmad/registry.h"
 #include "vmad/rescues.h"
 #include "vmad/socket_facts.h"
 #include "vmad/workers.h"
@@ -32,6 +34,53 @@ constexpr size_t kMostDoors = 1024;
 constexpr unsigned kMostOfUser = 256;
 constexpr unsigned kMessagesPerTurn = 64;  // of one client, before others have their turn
 constexpr int kSweepMs = 1000;
+
+// Of the host's own clients.
+class HostSharing final : public Sharing {
+  public:
+    explicit HostSharing(Registry& registry) : registry_(registry) {}
+    vma::Status join(uint32_t client, Fd link, uid_t user, const std::string& share) override {
+        const uint64_t cookie = netns_cookie_of(link.get());
+        return registry_.join(client, std::move(link), cookie, user, share);
+    }
+    vma::Status publish(uint32_t client, const vma::Endpoint& local) override {
+        return registry_.publish(client, local);
+    }
+
+  private:
+    Registry& registry_;
+};
+
+// Of a worker's: they go to the daemon.
+class WorkerSharing final : public Sharing {
+  public:
+    explicit WorkerSharing(const Fd& control) : control_(control) {}
+    vma::Status join(uint32_t client, Fd link, uid_t user, const std::string& share) override {
+        WorkerSays said;
+        said.kind = WorkerSays::joins;
+        said.client = client;
+        said.user = user;
+        if (share.size() >= sizeof said.share) return vma::Errno{EINVAL};
+        std::memcpy(said.share, share.data(), share.size());
+        const int fd = link.get();
+        return tell(said, {&fd, 1});
+    }
+    vma::Status publish(uint32_t client, const vma::Endpoint& local) override {
+        WorkerSays said;
+        said.kind = WorkerSays::publishes;
+        said.client = client;
+        said.address = local.addr.v4_host();
+        said.port = local.port;
+        return tell(said, {});
+    }
+
+  private:
+    vma::Status tell(const WorkerSays& said, std::span<const int> fds) {
+        const iovec part{const_cast<WorkerSays*>(&said), sizeof said};
+        return vma::send_with_fds(control_.get(), {&part, 1}, fds);
+    }
+    const Fd& control_;
+};
 
 class Server {
   public:
@@ -53,7 +102,8 @@ class Server {
         kDeath,
         kRescues,
         kWorkers,
-        kControl
+        kControl,
+        kRegistry
     };
     // What is held up in its life is that user's doing. It may end with the end of his doors and sessions.
     class Blame {
@@ -85,6 +135,8 @@ class Server {
     bool has_work() const {
         return !doors_.empty() || !clients_.empty() || !rescues_.empty() || !bereaved_.empty();
     }
+    Sharing* sharing();
+    void lose_patience(uid_t user, unsigned times);
     void knock(uint32_t id);
     unsigned clients_of(uid_t user) const;
     void session(uint32_t id);
@@ -98,8 +150,11 @@ class Server {
     std::string policy_file_;
     Fd poll_, listener_, hangups_, control_;
     uint64_t cookie_ = 0;  // of the namespace that it serves
+    Registry registry_;
+    HostSharing host_sharing_{registry_};
+    WorkerSharing worker_sharing_{control_};
     Workers workers_;
-    WorkerIdle got_;         // doors, by control_
+    WorkerSays got_;         // doors, by control_
     bool said_idle_ = true;  // since the last of them
     uint32_t next_ = 1;
     std::unordered_map<uint32_t, Door> doors_;
@@ -133,7 +188,7 @@ bool Server::listen_on(int socket) {
     listener_ = Fd(socket);
     cookie_ = own_netns_cookie();
     return add(socket, kListener, 0) && add(hangups_.get(), kReload, 0) &&
-           add(workers_.fd(), kWorkers, 0);
+           add(workers_.fd(), kWorkers, 0) && add(registry_.fd(), kRegistry, 0);
 }
 
 bool Server::work_for(int control, const Namespace& where) {
@@ -153,6 +208,8 @@ void Server::policy_has_changed() {
     if (!read_policy(policy_file_)) return;
     syslog(LOG_NOTICE, "the policy has been read again");
     workers_.reload();
+    // They join anew, after that: who may meet whom is another question now. Connections go on.
+    registry_.clear();
 }
 
 bool Server::add_door(Fd door, uid_t user) {
@@ -191,16 +248,23 @@ void Server::admit(Fd door) {
 }
 
 // He goes on as after the end of a broker.
-Server::Blame::~Blame() {
-    const unsigned times = held_up() - before_;
-    if (times == 0 || user_ == 0 || !server_.of_host() ||
-        !server_.patience_.spend(user_, times, vma::monotonic_now()))
+void Server::lose_patience(uid_t user, unsigned times) {
+    if (times == 0 || user == 0 || !of_host() ||
+        !patience_.spend(user, times, vma::monotonic_now()))
         return;
     syslog(LOG_WARNING, "user %u is not served for a while: its descriptors cannot be closed",
-           unsigned(user_));
-    std::erase_if(server_.doors_, [&](const auto& entry) { return entry.second.user == user_; });
-    std::erase_if(server_.clients_,
-                  [&](const auto& entry) { return entry.second->user() == user_; });
+           unsigned(user));
+    std::erase_if(doors_, [&](const auto& entry) { return entry.second.user == user; });
+    std::erase_if(clients_, [&](const auto& entry) { return entry.second->user() == user; });
+    registry_.end_user(user);
+}
+
+Server::Blame::~Blame() { server_.lose_patience(user_, held_up() - before_); }
+
+// The broker of one program knows nobody but that.
+Sharing* Server::sharing() {
+    if (listener_.valid()) return &host_sharing_;
+    return control_.valid() ? &worker_sharing_ : nullptr;
 }
 
 void Server::pass_to_worker(int door) {
@@ -261,7 +325,7 @@ void Server::knock(uint32_t id) {
         return;
     }
     if (fds.count() != 1 || clients_.size() >= kMostClients) return;
-    auto client = Client::make(fds.take(0), !of_host(), policy_, where_, ledger_);
+    auto client = Client::make(fds.take(0), !of_host(), policy_, where_, ledger_, sharing());
     if (!client) return;
     if (of_host() && client->user() != 0 && clients_of(client->user()) >= kMostOfUser) return;
     const uint32_t of = next_++;
@@ -311,6 +375,7 @@ void Server::end(uint32_t id, bool rescue) {
 void Server::be_alone() {
     for (Fd* fd : {&listener_, &poll_, &hangups_, &control_}) *fd = Fd();
     workers_.forget();
+    registry_.forget();
     doors_.clear();
     clients_.clear();
 }
@@ -357,7 +422,11 @@ int Server::run() {
                     bereaved_.add(rescues_.take_lost(), vma::monotonic_now());
                     break;
                 case kWorkers:
-                    workers_.serve();
+                    workers_.serve(registry_);
+                    break;
+                case kRegistry:
+                    registry_.serve(
+                        [this](uid_t user, unsigned times) { lose_patience(user, times); });
                     break;
                 case kControl:
                     control();

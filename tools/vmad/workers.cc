@@ -13,6 +13,7 @@
 #include "base/descriptor_message.h"
 #include "base/sys.h"
 #include "broker/spawn.h"
+#include "vmad/socket_facts.h"
 
 namespace vmad {
 namespace {
@@ -94,24 +95,39 @@ void Workers::reload() {
 }
 
 // False: it has ended.
-bool Workers::hears(Worker& w) {
-    WorkerIdle idle;
-    vma::Fds none;
+bool Workers::hears(uint32_t id, Worker& w, Registry& registry) {
+    WorkerSays said;
+    vma::Fds fds(close_received);
     const auto n = vma::receive_with_fds(
-        w.control.get(), {reinterpret_cast<uint8_t*>(&idle), sizeof idle}, none, MSG_CMSG_CLOEXEC);
+        w.control.get(), {reinterpret_cast<uint8_t*>(&said), sizeof said}, fds, MSG_CMSG_CLOEXEC);
     if (!n && (n.error() == EAGAIN || n.error() == EINTR)) return true;
-    if (!n || *n != sizeof idle) return false;
-    // A door that it had not got when it said so keeps it.
-    if (idle.doors == w.passed && shutdown(w.control.get(), SHUT_WR) == 0) w.leaving = true;
+    if (!n || *n != sizeof said) return false;
+    const uint64_t member = uint64_t(id) << 32 | said.client;
+    switch (said.kind) {
+        case WorkerSays::idle:
+            // A door that it had not got when it said so keeps it.
+            if (said.doors == w.passed && shutdown(w.control.get(), SHUT_WR) == 0) w.leaving = true;
+            break;
+        case WorkerSays::joins: {
+            said.share[sizeof said.share - 1] = 0;
+            Fd link = Fd::of_client(fds.take(0));
+            const uint64_t cookie = netns_cookie_of(link.get());
+            (void)registry.join(member, std::move(link), cookie, said.user, said.share);
+            break;
+        }
+        case WorkerSays::publishes:
+            (void)registry.publish(member, {vma::IpAddr::v4(said.address), uint16_t(said.port)});
+            break;
+    }
     return true;
 }
 
-void Workers::serve() {
+void Workers::serve(Registry& registry) {
     epoll_event events[16];
     const int n = vma::sys::epoll_wait(poll_.get(), events, 16, 0);
     for (int i = 0; i < n; i++) {
         const auto it = workers_.find(events[i].data.u32);
-        if (it == workers_.end() || hears(it->second)) continue;
+        if (it == workers_.end() || hears(it->first, it->second, registry)) continue;
         const pid_t pid = it->second.pid;
         workers_.erase(it);
         int status = 0;

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "vmad/namespace.h"
+#include "vmad/registry.h"
 #include "vmad/rescue.h"
 
 namespace vmad {
@@ -19,7 +20,7 @@ class Workers {
     Workers();
     // Readable when serve() has something to do.
     int fd() const { return poll_.get(); }
-    void serve();
+    void serve(Registry& registry);
     // Passes a client's door on to the worker of its namespace, which is started if there is none. `user`: whose client wants it; one
     // has kMostOfUser workers, root apart. False, and *why: nobody can serve it.
     bool pass(int door, uid_t user, const Namespace& where, int namespace_fd,
@@ -44,17 +45,26 @@ class Workers {
     Worker* find(const Namespace& where);
     Worker* start(const Namespace& where, int namespace_fd, uid_t user, const std::string& policy,
                   std::string* why);
-    bool hears(Worker& worker);
+    bool hears(uint32_t id, Worker& worker, Registry& registry);
 
     Fd poll_;
     std::unordered_map<uint32_t, Worker> workers_;
     uint32_t next_ = 1;
 };
 
-// What goes to a worker is a byte: with a descriptor a door, without one the word that the policy has changed. This comes from it when
-// it has nothing left to do.
-struct WorkerIdle {
-    uint32_t doors = 0;  // that it had got
+// What goes to a worker is a byte: with a descriptor a door, without one the word that the policy has changed. This comes from it.
+struct WorkerSays {
+    enum Kind : uint32_t {
+        idle,       // it has nothing left to do
+        joins,      // a client of it, with its link
+        publishes,  // a client of it
+    } kind = idle;
+    uint32_t doors = 0;   // idle: that it had got
+    uint32_t client = 0;  // from here on: joins and publishes
+    uint32_t user = 0;
+    uint32_t address = 0;  // host order
+    uint32_t port = 0;
+    char share[32] = {};  // ends with zero
 };
 
 }  // namespace vmad

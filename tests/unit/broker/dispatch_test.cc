@@ -409,5 +409,31 @@ TEST_F(Dispatch, LeavingAndStaying) {
     EXPECT_FALSE(send(Op::reply, nullptr, 0, {})) << "only the broker answers";
 }
 
+TEST_F(Dispatch, NeighboursAreByPolicyAndAddressesAreTheNamespaces) {
+    greet(false);
+    ASSERT_TRUE(send(Op::share, nullptr, 0, {kTwin}));
+    EXPECT_EQ(answer.reply.error, 0);
+    EXPECT_FALSE(send(Op::share, nullptr, 0, {}));
+    greet(false);
+    operations.neighbours = false;
+    ASSERT_TRUE(send(Op::share, nullptr, 0, {kTwin}));
+    EXPECT_TRUE(answer.send);
+    EXPECT_EQ(answer.reply.error, EDQUOT);
+    EXPECT_EQ(dispatcher->counters().refused, 1u);
+    Publish body;
+    body.local = to_wire(at(80));
+    ASSERT_TRUE(send(Op::publish, &body, sizeof body, {}));
+    EXPECT_EQ(answer.reply.error, 0);
+    ASSERT_EQ(operations.published.size(), 1u);
+    EXPECT_EQ(operations.published[0], at(80));
+    body.local = to_wire(Endpoint{FakeOperations::kElsewhere, 80});
+    ASSERT_TRUE(send(Op::publish, &body, sizeof body, {}));
+    EXPECT_EQ(answer.reply.error, EADDRNOTAVAIL);
+    EXPECT_EQ(operations.published.size(), 1u);
+    EXPECT_EQ(dispatcher->counters().refused, 2u);
+    body.local = {};
+    EXPECT_FALSE(send(Op::publish, &body, sizeof body, {}));
+}
+
 }  // namespace
 }  // namespace vma::broker

@@ -87,8 +87,8 @@ TEST(VmadPolicy, WhatIsWrongIsNamedWithItsLine) {
               "file:2: \"who\": a rule begins with user, group or any");
     EXPECT_EQ(refused("user no-such-user-here"), "file:1: there is no user \"no-such-user-here\"");
     EXPECT_EQ(refused("any speed 5"),
-              "file:1: \"speed\": it is in, deny, interface, port, rings, memory or flows that a "
-              "rule may have");
+              "file:1: \"speed\": it is in, deny, interface, port, rings, memory, flows or share "
+              "that a rule may have");
     for (const char* line :
          {"any port", "any port 0", "any port 65536", "any port 9-5", "any port 5,", "any port ,5",
           "any port 5-", "any port -5", "any port 1-2-3"})
@@ -96,6 +96,21 @@ TEST(VmadPolicy, WhatIsWrongIsNamedWithItsLine) {
     for (const char* line : {"any rings", "any rings -1", "any rings many", "any flows 1000000001",
                              "any memory 1048577", "any memory 1.5"})
         EXPECT_NE(refused(line).find("a number"), std::string::npos) << line;
+}
+
+TEST(VmadPolicy, NobodyMeetsOthersUnlessARuleSaysSo) {
+    EXPECT_EQ(Policy().of(7, kNoGroups).share, "");
+    Namespace box;
+    box.host = false;
+    box.owner = 7;
+    EXPECT_EQ(Policy().of(7, kNoGroups, box).share, "");
+    const Policy policy = of("user 7 in own share trade-1\nany share others rings 0");
+    EXPECT_EQ(policy.of(7, kNoGroups, box).share, "trade-1");
+    EXPECT_EQ(policy.of(7, kNoGroups).share, "others");
+    EXPECT_EQ(policy.of(8, kNoGroups, box).share, "");
+    for (const char* line : {"any share", "any share a,b", "any share a/b",
+                             "any share a-name-that-is-longer-than-thirty-one"})
+        EXPECT_NE(refused(line).find("a name of up to 31"), std::string::npos) << line;
 }
 
 TEST(VmadPolicy, AFileThatIsWrongChangesNothing) {
