@@ -31,6 +31,7 @@
 #include "engine/netlink.h"
 #include "engine/network_monitor.h"
 #include "engine/runtime.h"
+#include "engine/shm_abroad.h"
 
 namespace vma {
 namespace {
@@ -60,6 +61,10 @@ struct Peer {
     OwnFd channel;
     State state = State::opening;
     uint16_t port = 0, slot = 0;  // under which it was found; 0: it found us
+    // Of one in another network namespace: what both were told, and where it was found; port 0: it found us.
+    uint64_t introduction = 0;
+    Endpoint abroad;
+    bool forgotten = false;  // by who introduced us
     Instant since;
     std::unique_ptr<shm::Opener> opener;
     shm::Neighbor who;
@@ -83,6 +88,12 @@ struct Vain {
     Instant until;
 };
 
+// Whom we have just asked for, or lost.
+struct AskedAbroad {
+    Endpoint where;
+    Instant until;
+};
+
 // Who waits in exchange_back().
 struct Waiting {
     ShmPeerId peer;
@@ -103,9 +114,12 @@ struct State {
     OwnFd set;  // epoll set of all channels and doors
     std::atomic<uint64_t> key{0};
     std::atomic<ShmSink*> sink{nullptr};
+    ShmAbroad abroad;
     // Internal thread only.
     std::vector<std::unique_ptr<Name>> names;
     std::vector<Vain> vain;
+    std::vector<AskedAbroad> asked_abroad;
+    uint32_t links = 0;  // of `abroad`, the last one that is watched
     std::vector<uint16_t> published;
     shm::Self self;
     shm::ShmRing* ring = nullptr;
@@ -122,6 +136,7 @@ State& state() {
 
 // Events of the set: places of peers below, ports of names above.
 constexpr uint64_t kDoor = 1ull << 32;
+constexpr uint64_t kLink = 1ull << 33;
 
 socklen_t name_of(uint16_t port, unsigned slot, sockaddr_un& out) {
     out = {};
@@ -207,6 +222,9 @@ void drop(State& s, size_t i) {
     sys::epoll_ctl(s.set.fd(), EPOLL_CTL_DEL, gone->channel.fd(), nullptr);
     for (const Unsaid& u : gone->unsaid) close_memory(u.memory);
     if (gone->port) s.vain.push_back({gone->port, gone->slot, monotonic_now() + kLeaveAlone});
+    if (gone->abroad.port && !gone->forgotten)
+        s.asked_abroad.push_back({gone->abroad, monotonic_now() + kLeaveAlone});
+    if (gone->introduction && !gone->forgotten) s.abroad.forget(gone->introduction);
     const ShmPeerId id = uint64_t(s.places[i].generation) << 32 | (i + 1);
     if (gone->pair) {
         const shm::PairId pair = gone->pair;
@@ -243,6 +261,13 @@ bool give_pair(State& s, Peer& peer, shm::PairParts parts) {
     return true;
 }
 
+// What one says of oneself to a peer. Who is in another namespace is told by the introduction instead.
+shm::Self self_to(const State& s, const Peer& peer) {
+    shm::Self self = s.self;
+    if (peer.introduction) self.namespace_cookie = peer.introduction;
+    return self;
+}
+
 // False: this attempt is over.
 bool shake_hands(State& s, Peer& peer) {
     std::string why;
@@ -252,7 +277,7 @@ bool shake_hands(State& s, Peer& peer) {
         return give_pair(s, peer, *parts);
     }
     shm::Joiner joiner;
-    const auto who = joiner.hello(peer.channel.fd(), s.self, &why);
+    const auto who = joiner.hello(peer.channel.fd(), self_to(s, peer), &why);
     if (!who) return who.error() == EAGAIN;
     peer.who = *who;
     const auto parts = joiner.welcome(peer.channel.fd(), &why);
@@ -405,6 +430,37 @@ void open_door(State& s, const Name& name) {
     }
 }
 
+void say_hello(State& s, Peer& peer) {
+    peer.opener = std::make_unique<shm::Opener>();
+    std::string why;
+    if (!peer.opener->hello(peer.channel.fd(), self_to(s, peer), shm::kDefaultRingBytes, &why))
+        vma_log(debug, "engine", "no memory to share: {}", why);
+}
+
+// All whom we were introduced to.
+void meet_abroad(State& s) {
+    ShmAbroad::Met met;
+    while (s.abroad.next(met)) {
+        auto peer = std::make_unique<Peer>();
+        if (!peer->channel.adopt(met.channel) || met.introduction == 0) continue;
+        peer->introduction = met.introduction;
+        peer->abroad = met.sought;
+        std::lock_guard guard(s.lock);
+        const bool opens = met.sought.port != 0;
+        Peer* const added =
+            add(s, std::move(peer), opens ? Peer::State::opening : Peer::State::joining);
+        if (added && opens) say_hello(s, *added);
+    }
+}
+
+// The link is watched, and heard.
+void turn_abroad(State& s, Instant now) {
+    s.abroad.turn(now);
+    if (s.abroad.links() == s.links || !ready(s)) return;
+    s.links = s.abroad.links();
+    if (s.abroad.fd() >= 0) listen_to(s, s.abroad.fd(), kLink, EPOLLIN);
+}
+
 // The kernel's own word about a connection: the user of its owner. Negative: there is none.
 int64_t user_of(State& s, const FlowTuple& tuple) {
     netlink::Request request(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST);
@@ -497,19 +553,61 @@ ShmPeers::Search ShmPeers::search(uint16_t port, std::span<ShmPeerId> out, unsig
         if (peer == nullptr) break;
         peer->port = port;
         peer->slot = uint16_t(slot);
-        peer->opener = std::make_unique<shm::Opener>();
-        std::string why;
-        if (!peer->opener->hello(peer->channel.fd(), s.self, shm::kDefaultRingBytes, &why))
-            vma_log(debug, "engine", "no memory to share: {}", why);
+        say_hello(s, *peer);
         wait = true;
     }
     return wait ? Search::wait : *count ? Search::found : Search::nobody;
 }
 
+ShmPeers::Search ShmPeers::search_abroad(const Endpoint& remote, std::span<ShmPeerId> out,
+                                         unsigned* count) {
+    State& s = state();
+    *count = 0;
+    if (!ready(s)) return Search::nobody;
+    const Instant now = monotonic_now();
+    std::erase_if(s.asked_abroad, [&](const AskedAbroad& v) { return v.until <= now; });
+    // Also when some are known: another one may have come, and each has a turn.
+    if (std::none_of(s.asked_abroad.begin(), s.asked_abroad.end(),
+                     [&](const AskedAbroad& v) { return v.where == remote; })) {
+        s.asked_abroad.push_back({remote, now + kAskAgain});
+        const Status sought = s.abroad.seek(remote, now);
+        turn_abroad(s, now);
+        if (sought) meet_abroad(s);
+    }
+    bool wait = false;
+    for (size_t i = 0; i < s.places.size(); i++) {
+        const Peer* const peer = s.places[i].peer.get();
+        if (peer == nullptr || peer->abroad != remote || peer->forgotten) continue;
+        if (peer->state != Peer::State::open)
+            wait = true;
+        else if (*count < out.size())
+            out[(*count)++] = id_of(s, i);
+    }
+    return wait ? Search::wait : *count ? Search::found : Search::nobody;
+}
+
+void ShmPeers::publish_abroad(const Endpoint& local) { state().abroad.publish(local); }
+
 bool ShmPeers::owns(ShmPeerId id, const FlowTuple& tuple) {
     State& s = state();
     const Peer* const peer = peer_of(s, id);
-    return peer && user_of(s, tuple) == int64_t(peer->who.uid);
+    return peer && (peer->introduction || user_of(s, tuple) == int64_t(peer->who.uid));
+}
+
+bool ShmPeers::show(ShmPeerId id, int twin) {
+    State& s = state();
+    Peer* const peer = peer_of(s, id);
+    if (peer == nullptr || peer->introduction == 0) return false;
+    const Status shown = s.abroad.show(peer->introduction, twin);
+    // The broker is another one now: its next introduction counts. What goes by this neighbour's memory goes on.
+    if (shown.error() == ENOENT || shown.error() == ENOLINK) peer->forgotten = true;
+    return shown.ok();
+}
+
+bool ShmPeers::prove(ShmPeerId id, int twin) {
+    State& s = state();
+    const Peer* const peer = peer_of(s, id);
+    return peer && (peer->introduction == 0 || s.abroad.prove(peer->introduction, twin));
 }
 
 Status ShmPeers::route(ShmPeerId id, const FlowTuple& tuple) {
@@ -617,6 +715,7 @@ void ShmPeers::turn() {
         }
         publish_now(s, port);
     }
+    turn_abroad(s, monotonic_now());
     if (!s.set.valid()) return;
     for (;;) {
         Said said;
@@ -633,6 +732,10 @@ void ShmPeers::turn() {
     const int n = sys::epoll_wait(s.set.fd(), events, 32, 0);
     for (int e = 0; e < n; e++) {
         const uint64_t what = events[e].data.u64;
+        if (what & kLink) {
+            meet_abroad(s);
+            continue;
+        }
         if (what & kDoor) {
             open_door(s, *s.names[what & 0xffffffff]);
             continue;

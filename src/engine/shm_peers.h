@@ -3,8 +3,9 @@
 //
 // A process publishes a port by listening on an abstract unix socket, \0vma.shm.<version>.tcp.<port>.<slot>: the kernel is the
 // registry, per network namespace, and forgets the name with the process. A port has as many names as processes accept on it.
+// Neighbours in other namespaces are found by the broker of the host, if its policy says so (engine/shm_abroad.h).
 //
-// Threads: turn(), search() and owns() are the internal thread's; the rest is any thread's. The sink is called on the internal
+// Threads: turn(), search(), search_abroad(), owns(), show() and prove() are the internal thread's; the rest is any thread's. The sink is called on the internal
 // thread, with no lock held.
 #pragma once
 
@@ -71,6 +72,8 @@ class ShmPeers {
     static void set_sink(ShmSink* sink);
     // Connections that this process accepts on `port` may go by memory.
     static void publish(uint16_t port);
+    // The same for who comes from other network namespaces to this address.
+    static void publish_abroad(const Endpoint& local);
 
     enum class Search : uint8_t {
         nobody,
@@ -79,8 +82,15 @@ class ShmPeers {
     };
     // Who accepts on `port`.
     static Search search(uint16_t port, std::span<ShmPeerId> out, unsigned* count);
-    // Is `tuple` a connection of the kernel whose owner is the user that the neighbour's process ran as when it came?
+    // Who accepts there, in another network namespace.
+    static Search search_abroad(const Endpoint& remote, std::span<ShmPeerId> out, unsigned* count);
+    // Is `tuple` a connection of the kernel whose owner is the user that the neighbour's process ran as when it came? Of a neighbour
+    // abroad only prove() can tell.
     static bool owns(ShmPeerId peer, const FlowTuple& tuple);
+    // To a neighbour abroad: `twin`, to which nobody writes now, is about to be offered. False: nobody would believe it.
+    static bool show(ShmPeerId peer, int twin);
+    // Has a neighbour abroad the other end of `twin`, to which nobody writes now? True of every other neighbour.
+    static bool prove(ShmPeerId peer, int twin);
     // The network namespace that all this is about (NetSpace::key()); 0: none yet.
     static uint64_t namespace_key();
     // [lease of the shm shard] Frames of `tuple` go to and come from this neighbour. Ended by Shard::unsteer.

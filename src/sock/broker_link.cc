@@ -1,12 +1,14 @@
 #include "sock/broker_link.h"
 
 #include <errno.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <atomic>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/high_fd.h"
 #include "base/log.h"
 #include "broker/client.h"
 #include "broker/spawn.h"
@@ -14,6 +16,7 @@
 #include "engine/credentials.h"
 #include "engine/internal_thread.h"
 #include "engine/runtime.h"
+#include "engine/shm_abroad.h"
 #include "sock/api.h"
 #include "sock/fd_table.h"
 #include "sock/mover.h"
@@ -107,6 +110,25 @@ class BrokerKeeper final : public RingKeeper {
 };
 BrokerKeeper g_keeper;
 
+// And the way to neighbours in other network namespaces. The broker of a privileged program knows nobody but that.
+class BrokerIntroducer final : public ShmIntroducer {
+  public:
+    Result<int> join() override {
+        if (broker::has_net_admin_of_host() || !broker::start()) return Errno{EPERM};
+        int pair[2];
+        const long made =
+            sys::raw(SYS_socketpair, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sys::ptr(pair));
+        if (made < 0) return Errno{int(-made)};
+        const Status shared = broker::share(pair[1]);
+        sys::close(pair[1]);
+        if (shared) return raised(pair[0]);
+        sys::close(pair[0]);
+        return Errno{shared.error()};
+    }
+    Status publish(const Endpoint& local) override { return broker::publish(local); }
+};
+BrokerIntroducer g_introducer;
+
 // A child that has not touched what it inherited has none, but for its listeners.
 bool has_use_for_broker() {
     bool any = !Runtime::shards().empty();
@@ -139,6 +161,7 @@ void broker_configure() {
     broker::configure(config);
     set_broker_mover(&g_mover);
     set_ring_keeper(&g_keeper);
+    ShmAbroad::set_introducer(&g_introducer);
 }
 
 void broker_watch(Shard& shard) {

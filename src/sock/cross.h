@@ -14,6 +14,9 @@ constexpr Duration kPatience = Duration::seconds(1);  // with a neighbour that s
 // Bytes that a program has not read, on their way into the ring or out of it.
 constexpr size_t kMostUnread = 32u << 20;
 
+// Why there is no ring, where a connection to somebody of this host needs none.
+bool only_no_ring(Reason why);
+
 void cross_start();
 void cross_tick();  // internal thread, every turn
 void cross_forget_in_child();

@@ -14,6 +14,7 @@
 #include "engine/tcp_defaults.h"
 #include "sock/broker_link.h"
 #include "sock/carried.h"
+#include "sock/cross.h"
 #include "sock/epoll.h"
 #include "sock/fd_table.h"
 #include "sock/mover.h"
@@ -51,22 +52,6 @@ Reason reason_of(int error) {
     }
 }
 
-// The listener has no ring. What reaches it from this host needs none.
-bool only_no_ring(Reason why) {
-    switch (why) {
-        case Reason::loopback:
-        case Reason::no_route:
-        case Reason::interface_unsupported:
-        case Reason::capability:
-        case Reason::ring_failed:
-        case Reason::broker_gone:
-        case Reason::broker_denied:
-            return true;
-        default:
-            return false;
-    }
-}
-
 }  // namespace
 
 void TcpSocket::accepted_by_kernel(int listener, int fd, int flags) {
@@ -78,6 +63,7 @@ void TcpSocket::accepted_by_kernel(int listener, int fd, int flags) {
         if (ref && ref.get()->kind == ObjectKind::tcp) {
             // Why the listener is the kernel's holds for its connections, too, unless it is only that others share it.
             const Reason why = static_cast<TcpSocket*>(ref.get())->reason();
+            // What reaches it from this host needs no ring.
             if (!(by_memory && only_no_ring(why)) && why != Reason::fork && why != Reason::exec &&
                 why != Reason::reuseport_shared && why != Reason::none &&
                 why != Reason::undecided && why != Reason::kernel_connection)
@@ -174,7 +160,7 @@ Reason TcpSocket::adopt_now(int fd) {
         return Reason::kernel_connection;
     Way way;
     const Reason why = obstacle(fd, remote_, accepted_ ? Role::tcp_server : Role::tcp_client, way);
-    if (why == Reason::loopback) return cross_wanted();
+    if (only_no_ring(why)) return cross_wanted(why);
     if (why != Reason::none) return why;
     broker_watch(*way.shard);
     if (!Epoll::prepare_from_kernel(*this)) return kNotNow;

@@ -228,7 +228,7 @@ Outcome TcpSocket::connect(int fd, const sockaddr* addr, socklen_t len, TcpFirst
         Way way;
         const Reason why = obstacle(fd, to, Role::tcp_client, way);
         if (why != Reason::none) {
-            if (why == Reason::loopback && Runtime::options().shm_after != 0)
+            if (only_no_ring(why) && Runtime::options().shm_after != 0)
                 adopt_after_.store(int32_t(Runtime::options().shm_after),
                                    std::memory_order_relaxed);
             become_kernel(why);

@@ -30,7 +30,8 @@ namespace vma::sock {
 // What an attempt needs to know until it is over.
 struct Crossing {
     ShmPeerId peer = 0;
-    unsigned asked = 0;  // neighbours that have not answered an offer yet
+    unsigned asked = 0;   // neighbours that have not answered an offer yet
+    bool abroad = false;  // the other end is in another network namespace, if anywhere on this host
     Instant since{};
     uint32_t seq = 0, window = 0;  // ours
     std::vector<uint8_t> unread;   // taken out of the twin, for the program
@@ -46,6 +47,15 @@ constexpr uint16_t kLargestSegment = 65495;  // of an IPv4 packet
 std::atomic<unsigned> g_crossing{0};  // sockets with an attempt under way
 // A bit for each port that was told to the registry.
 std::atomic<uint64_t> g_published[65536 / 64];
+// One for each address and port that was published to other namespaces; two may have the same, and then the second is not.
+std::atomic<uint64_t> g_published_abroad[65536 / 64];
+
+bool first_time(std::atomic<uint64_t>* bits, uint16_t number) {
+    const uint64_t bit = 1ull << (number % 64);
+    auto& word = bits[number / 64];
+    return !(word.load(std::memory_order_relaxed) & bit) &&
+           (word.fetch_or(bit, std::memory_order_relaxed) & bit) == 0;
+}
 
 constexpr int kEstablished = 1;  // enum of linux/net/tcp_states.h
 
@@ -74,31 +84,53 @@ FlowTuple reversed(const FlowTuple& t) { return {t.remote, t.local}; }
 // ---- start and end of an attempt
 
 void TcpSocket::publish_port(int accepted) {
-    sockaddr_in name{};
+    sockaddr_storage name{};
+    auto* const sa = reinterpret_cast<sockaddr*>(&name);
     socklen_t len = sizeof name;
-    if (sys::getsockname(accepted, reinterpret_cast<sockaddr*>(&name), &len) < 0) return;
-    const unsigned port = __builtin_bswap16(name.sin_port);
-    const uint64_t bit = 1ull << (port % 64);
-    auto& word = g_published[port / 64];
-    if (word.load(std::memory_order_relaxed) & bit) return;
-    if ((word.fetch_or(bit, std::memory_order_relaxed) & bit) == 0)
-        ShmPeers::publish(uint16_t(port));
+    Endpoint local;
+    if (sys::getsockname(accepted, sa, &len) < 0 || !Endpoint::from_sockaddr(sa, len, local))
+        return;
+    if (first_time(g_published, local.port)) ShmPeers::publish(local.port);
+    if (!local.addr.is_v4() || local.addr.is_loopback()) return;
+    const uint32_t address = local.addr.v4_host();
+    if (first_time(g_published_abroad, uint16_t(local.port ^ address ^ address >> 16)))
+        ShmPeers::publish_abroad(local);
+}
+
+bool only_no_ring(Reason why) {
+    switch (why) {
+        case Reason::loopback:
+        case Reason::no_route:
+        case Reason::interface_unsupported:
+        case Reason::capability:
+        case Reason::ring_failed:
+        case Reason::broker_gone:
+        case Reason::broker_denied:
+            return true;
+        default:
+            return false;
+    }
 }
 
 // What keeps a connection of this host in the kernel although both ends are ours.
 Reason TcpSocket::memory_forbidden() {
-    Reason why = Reason::none;
     if (Runtime::options().shm_after == 0) return Reason::loopback;
-    if (space_ == nullptr) space_ = Runtime::namespace_of(fd(), &why);
-    if (space_ == nullptr) return why;
+    Way way;
+    const Reason why = find_way(fd(), remote_, way);
+    if (why == Reason::loopback) {
+        Reason none = Reason::none;
+        if (space_ == nullptr) space_ = Runtime::namespace_of(fd(), &none);
+        if (space_ == nullptr) return none;
+        way.local = local_;
+        way.path.ifindex = 1;  // of the loopback device
+    } else if (why != Reason::none) {
+        return why;
+    }
     const Rules& rules = Runtime::snapshot().rules;
     if (!(accepted_ ? rules.decide(Role::tcp_server, local_)
                     : rules.decide(Role::tcp_client, remote_, &local_))
              .offload)
         return Reason::rule;
-    Way way;
-    way.local = local_;
-    way.path.ifindex = 1;  // of the loopback device
     return kernel_interferes(fd(), remote_, accepted_ ? Role::tcp_server : Role::tcp_client, way);
 }
 
@@ -146,12 +178,18 @@ void TcpSocket::cross_over() {
                        std::memory_order_relaxed);
 }
 
-Reason TcpSocket::cross_wanted() {
-    if (const Reason why = memory_forbidden(); why != Reason::none) return why;
+// `why`: it has no ring.
+Reason TcpSocket::cross_wanted(Reason why) {
+    if (const Reason forbidden = memory_forbidden(); forbidden != Reason::none)
+        return why == Reason::loopback ? forbidden : why;
     // Asked for by the other side, or from here on by ourselves.
     adopt_after_.store(kOnRequest, std::memory_order_relaxed);
-    if (accepted_) return Reason::undecided;
-    if (!totals(fd()).established || !cross_begin(Cross::wanted)) return Reason::loopback;
+    if (accepted_) {
+        if (why != Reason::loopback) reason_.store(why, std::memory_order_relaxed);
+        return Reason::undecided;
+    }
+    if (!totals(fd()).established || !cross_begin(Cross::wanted)) return why;
+    crossing_->abroad = why != Reason::loopback;
     InternalThread::poke();
     return Reason::undecided;
 }
@@ -262,7 +300,7 @@ void TcpSocket::accept_offer() {
         say(ShmWord::refuse);
         return cross_over();
     }
-    if (!totals(fd()).established || !may_be_adopted()) {
+    if (!totals(fd()).established || !may_be_adopted() || !ShmPeers::prove(crossing_->peer, fd())) {
         say(ShmWord::refuse);
         return cross_over();
     }
@@ -274,21 +312,23 @@ void TcpSocket::accept_offer() {
 // The side that offered: the other one writes no more to the kernel.
 void TcpSocket::accepted_by(ShmPeerId from, const ShmMessage& m) {
     const FlowTuple tuple{local_, remote_};
-    const Cross was = cross_.load(std::memory_order_relaxed);
-    if (was == Cross::offered) {
-        crossing_->peer = from;
-        choose_numbers();
-        if (!ShmPeers::owns(from, reversed(tuple)) || !freeze() || !totals(fd()).established ||
-            !may_be_adopted()) {
-            say(ShmWord::refuse);
-            return cross_over();
-        }
-        cross_.store(Cross::settling, std::memory_order_seq_cst);
-        crossing_->since = monotonic_now();
-    } else {
+    if (cross_.load(std::memory_order_relaxed) != Cross::offered) {
         (void)ShmPeers::send(from, ShmMessage::about(ShmWord::refuse, tuple));
         return;
     }
+    const bool ready = freeze() && totals(fd()).established && may_be_adopted();
+    if (!ready || !ShmPeers::owns(from, reversed(tuple)) || !ShmPeers::prove(from, fd())) {
+        (void)ShmPeers::send(from, ShmMessage::about(ShmWord::refuse, tuple));
+        // Another one may have it.
+        if (!ready || --crossing_->asked == 0) return cross_over();
+        moving_.store(false, std::memory_order_seq_cst);
+        watch.notify();
+        return;
+    }
+    crossing_->peer = from;
+    choose_numbers();
+    cross_.store(Cross::settling, std::memory_order_seq_cst);
+    crossing_->since = monotonic_now();
     if (!drain_twin(m.written)) {
         say(ShmWord::refuse);
         return cross_broken();
@@ -453,11 +493,22 @@ void TcpSocket::cross_turn() {
             if (late || state() != SocketState::kernel) return cross_over();
             ShmPeerId peers[ShmPeers::kMostSlots];
             unsigned count = 0;
-            const auto found = ShmPeers::search(remote_.port, peers, &count);
+            const auto found = crossing_->abroad ? ShmPeers::search_abroad(remote_, peers, &count)
+                                                 : ShmPeers::search(remote_.port, peers, &count);
             if (found == ShmPeers::Search::nobody || space_->key() != ShmPeers::namespace_key())
                 return cross_over();
             // A call that blocks there since before would wait for ever for what the other side says by memory.
             if (found == ShmPeers::Search::wait || kernel_calls_.load() != 0) return;
+            if (crossing_->abroad) {
+                if (!freeze()) return;
+                count = unsigned(
+                    std::remove_if(peers, peers + count,
+                                   [&](ShmPeerId peer) { return !ShmPeers::show(peer, fd()); }) -
+                    peers);
+                moving_.store(false, std::memory_order_seq_cst);
+                watch.notify();
+                if (count == 0) return cross_over();
+            }
             crossing_->asked = count;
             crossing_->since = monotonic_now();
             cross_.store(Cross::offered, std::memory_order_seq_cst);
@@ -597,6 +648,7 @@ void cross_tick() {
 void cross_forget_in_child() {
     g_crossing = 0;
     for (auto& word : g_published) word.store(0, std::memory_order_relaxed);
+    for (auto& word : g_published_abroad) word.store(0, std::memory_order_relaxed);
 }
 
 }  // namespace vma::sock

@@ -258,7 +258,7 @@ class TcpSocket final : public Socket {
     stats::SocketIdentity identity() const;
     void publish_state();
 
-    Reason cross_wanted();
+    Reason cross_wanted(Reason why);
     bool cross_begin(Cross how);
     void cross_over();
     void cross_broken();

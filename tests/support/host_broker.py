@@ -33,6 +33,10 @@ class HostBroker:
     def again(self, pid, *words):
         """Killed and started again in its namespace, in which that process is."""
         self.kill()
+        self.resume(pid, *words)
+
+    def resume(self, pid, *words):
+        """Started again in its namespace, in which that process is."""
         self._start(self.enter(pid), words)
 
     def user(self, groups=(GAMES,), more=(), user=NOBODY, enter=None, before=()):
@@ -60,7 +64,7 @@ class Box(Namespace):
         # The daemon may be gone when something is started here; this is in its mount namespace, too.
         self._enter = host.user(enter=self.holder.pid)
         self.dev, self.ip, self.outside_ip = self.DEV, f"198.18.{30 + number}.2", f"198.18.{30 + number}.1"
-        link = f"box{number}"
+        link = self.name_outside = f"box{number}"
         for line in (f"link add {link} type veth peer name {self.dev} netns {self.holder.pid}", f"address add {self.outside_ip}/24 dev {link}",
                      f"link set {link} up"):
             self._must(outside.run(["ip", *line.split()]))
