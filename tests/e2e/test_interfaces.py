@@ -33,7 +33,7 @@ print("from", s.getsockname()[0], "kernel" if duplex.served_by_kernel(s) else "o
 """
 
 
-class Kinds(case.NetCase):
+class KindCase(case.NetCase):
     """A preloaded server on an interface of some kind; the peer in a is the kernel's."""
 
     preload = True
@@ -77,6 +77,8 @@ class Kinds(case.NetCase):
         self.undo(self.a, f"ip address del {theirs}/24 dev {self.a.dev}")
         return ours
 
+
+class Kinds(KindCase):
     def test_macvlan(self):
         address = self.other_subnet(20)
         self.do(self.b, f"ip link add link {self.b.dev} name mv type macvlan mode bridge", f"ip address add {address}/24 dev mv",
