@@ -65,7 +65,6 @@ XdpDriver xdp_driver_of(int ifindex) {
     if (!ask(&info)) return driver;
     info.driver[sizeof info.driver - 1] = 0;
     driver.name = info.driver;
-    driver.has_hardware = true;
     for (const char* name : kInsideDrivers)
         if (driver.name == name) driver.has_hardware = false;
     ethtool_value flags{};

@@ -21,7 +21,7 @@ enum class XdpMode : uint8_t {
 struct XdpDriver {
     std::string name;  // "" unknown
     bool has_hardware =
-        false;  // else it is a link inside the machine, whose frames may have unfinished checksums
+        true;  // or nobody knows; else a link inside the machine, whose frames may have unfinished checksums
     bool strips_vlan_tags = false;  // XDP programs do not see them then
     unsigned queues = 1;
 };

@@ -3,8 +3,9 @@
 // jumbo frames, fragments, groups, ICMP, requests for connections, other queues of the device) comes as to a packet ring; both ways
 // keep the order of arrival. It sends as a packet ring does. docs/decisions/0025-xdp-ring.md says why.
 //
-// One ring of an interface's receive queue has the socket: XDP_BUSY for the next. Thread rules: ring.h. Descriptors: four more than
-// a packet ring's two: socket, link, wake-up, XSKMAP while it opens. Memory: the packet ring's, and 8 or 16 MiB of the arena, pinned.
+// One ring of an interface's receive queue has the socket: EADDRINUSE for the next. Thread rules: ring.h. Descriptors: three more than
+// a packet ring's two: socket, link, wake-up; while it opens, the table of sockets, too.
+// Memory: the packet ring's, and 8 or 16 MiB of the arena, pinned.
 #pragma once
 
 #include <array>
