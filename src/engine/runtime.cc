@@ -20,6 +20,7 @@
 #include "config/banner.h"
 #include "config/warnings.h"
 #include "dev/packet/packet_ring.h"
+#include "dev/shm/shm_ring.h"
 #include "engine/bereaved.h"
 #include "engine/frame_log.h"
 #include "engine/internal_thread.h"
@@ -396,6 +397,7 @@ Shard* Runtime::shm_shard(shm::ShmRing** ring) {
         vma_log(warning, "engine", "no shared memory with other processes: {}", text);
         return nullptr;
     }
+    s.shm_shard->tcp().set_text_lane(s.shm_ring);
     s.shards[shards] = s.shm_shard;
     s.shard_count.store(shards + 1, std::memory_order_release);
     InternalThread::poke();

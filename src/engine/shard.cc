@@ -89,6 +89,10 @@ Shard* Shard::make(const Parts& parts) {
 
 // One frame into the stack; true: TCP had it. `realtime`: of the batch, 0 until it is needed.
 inline bool Shard::take_in(Packet frame, Instant now, int64_t& realtime) {
+    if (frame->meta.flow_tag != 0 && tcp_->has_text_lane()) {
+        tcp_->text_input(std::move(frame), now);
+        return true;
+    }
     switch (protocol_of(*frame)) {
         case IPPROTO_TCP:
         case IPPROTO_ICMP:
@@ -106,13 +110,22 @@ inline bool Shard::take_in(Packet frame, Instant now, int64_t& realtime) {
 // The same for a frame that a viewer wants to see, with the reason for which the stack drops it.
 bool Shard::take_in_captured(Packet frame, Instant now, int64_t& realtime) {
     if (realtime == 0) realtime = realtime_ns();
-    stats::CaptureSlot slot(uint32_t(ifindex_), stats::Direction::in, frame->len, realtime);
-    slot.add(frame->data, frame->len);
-    const DropCounters udp_before = udp_->drops, tcp_before = tcp_->drops();
     // The stack may change the frame or give it away.
     std::array<uint8_t, kLoggedHead> head;
-    const uint32_t length = frame->len, logged = std::min<uint32_t>(length, kLoggedHead);
-    std::memcpy(head.data(), frame->data, logged);
+    uint32_t length = frame->len, logged = 0, from = 0;
+    if (frame->meta.flow_tag != 0 && tcp_->has_text_lane()) {
+        static_assert(TcpEngine::kMaxHead <= kLoggedHead);
+        logged = tcp_->head_of_text(*frame, std::span(head).first<TcpEngine::kMaxHead>());
+        from = sizeof(TextHead);
+        length += logged - from;
+    }
+    stats::CaptureSlot slot(uint32_t(ifindex_), stats::Direction::in, length, realtime);
+    slot.add(head.data(), logged);
+    slot.add(frame->data + from, frame->len - from);
+    const uint32_t more = std::min<uint32_t>(length, kLoggedHead) - logged;
+    std::memcpy(head.data() + logged, frame->data + from, more);
+    logged += more;
+    const DropCounters udp_before = udp_->drops, tcp_before = tcp_->drops();
     const bool tcp = take_in(std::move(frame), now, realtime);
     DropReason drop = DropReason::none;
     for (unsigned i = 1; i < unsigned(DropReason::count); i++)

@@ -45,7 +45,8 @@ struct ShmMessage {
     uint32_t seq = 0;
     uint32_t window = 0;  // accept, commit: bytes that it takes
     uint32_t unread = 0;  // back: bytes in the memory
-    uint32_t reserved = 0;
+    uint32_t text =
+        0;  // commit, go: the sender's tag for text past the segments, 0: none (dev/text_lane.h)
     uint64_t written = 0;  // accept, commit: bytes that went by the kernel, all in all
 
     static ShmMessage about(ShmWord word, const FlowTuple& tuple);

@@ -369,6 +369,7 @@ void TcpEngine::become_time_wait(TcpConnection& c, Instant now) {
 // A closed connection has no tuple any more, however long its socket is kept: the peer may connect from the same port.
 void TcpEngine::leave_tuple(TcpConnection& c) {
     if (std::exchange(c.in_demux, false)) demux_.remove(c.tuple);
+    close_text(c);
     if (std::exchange(c.steered, false)) unsteer(c.tuple);
 }
 

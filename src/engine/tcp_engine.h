@@ -5,12 +5,14 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/arena.h"
 #include "base/drop.h"
 #include "base/list.h"
 #include "base/rng.h"
 #include "dev/ring.h"
+#include "dev/text_lane.h"
 #include "stack/demux.h"
 #include "stack/isn.h"
 #include "stack/path_cache.h"
@@ -74,6 +76,10 @@ struct TcpConnection : TcpTarget {
     uint64_t orphan_token =
         0;  // of the layer above, once it has let go: given back when the connection is over
     ListHook news_hook;  // in TcpEngine::news_
+    // In the shm ring, text past the segments (dev/text_lane.h): where it goes, the tag that the other end has for it, and this
+    // end's. 0: none.
+    uint64_t text_way = 0;
+    uint32_t text_to = 0, text_tag = 0;
 };
 
 // So many in each second, whenever the second begins.
@@ -263,6 +269,27 @@ class TcpEngine {
     void stay_in_ring(TcpConnection& connection, Instant now);
     TcpConnection* find(const FlowTuple& tuple);
 
+    // ---- text past the segments, on a ring that has a TextLane (tcp_text.cc)
+    void set_text_lane(TextLane* lane) { lane_ = lane; }
+    bool has_text_lane() const { return lane_ != nullptr; }
+    // From now on text of `connection` may come so. Its tag for the other end; 0: it comes in segments only.
+    uint32_t open_text(TcpConnection& connection);
+    // The other end has said its tag; 0: it takes segments only.
+    static void set_text_to(TcpConnection& connection, uint32_t tag) { connection.text_to = tag; }
+    // As much of the text as may leave so now: bytes taken, 0: the rest takes the usual way. `last`: the program has no more.
+    size_t send_text(TcpConnection& connection, const iovec* iov, unsigned count, bool last,
+                     Instant now);
+    // A packet that the lane brought.
+    void text_input(Packet text, Instant now);
+    // The same packet as a frame, for who looks at frames: its head; 0: nobody's.
+    uint32_t head_of_text(const PacketBuf& text, std::span<uint8_t, 14 + 20 + 60> to) const;
+    // What has left so with numbers in [from, until) and the other end has not read, appended to `out`. False: not all of it can
+    // be had.
+    bool unread_text(const TcpConnection& connection, Seq from, Seq until,
+                     std::vector<uint8_t>& out) const;
+    // Of a connection that leaves the ring: has text come so since?
+    bool has_unread_text(const TcpConnection& connection) const;
+
     // The socket has let go (after tcp::close or tcp::abort on the Tcb): the connection lives on until it is over.
     // `token`, if not 0, comes back through tcp_orphan_gone.
     void release_owner(TcpConnection& connection, uint64_t token, Instant now);
@@ -343,6 +370,7 @@ class TcpEngine {
     void reply(const tcp::SegmentHead& head, const Received& to, uint8_t ttl, uint8_t tos);
     void become_time_wait(TcpConnection& c, Instant now);
     void leave_tuple(TcpConnection& c);
+    void close_text(TcpConnection& c);
     void destroy(TcpConnection& c);
     void destroy(TcpHalfOpen& h);
     void destroy(TcpRemains& w);
@@ -371,6 +399,7 @@ class TcpEngine {
     std::atomic<bool> has_young_{false};
     TcpEngineCounters counters_;
     Reassembly4* reassembly_ = nullptr;
+    TextLane* lane_ = nullptr;
     DropCounters drops_;
     PathCache paths_;
     // Tuples, and local ends of listeners (no remote port), that went to the kernel lately: for kForgottenFor, and until what

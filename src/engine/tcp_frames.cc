@@ -235,11 +235,14 @@ void TcpEngine::release_hold(TcpConnection& c, Instant now) {
 void TcpEngine::leave_ring(TcpConnection& c) {
     c.held = c.leaving = true;
     c.output_hook.unlink();
+    // What the other end goes on to send so would be lost if it were read here now.
+    if (c.text_tag) lane_->hold_text(c.text_tag, true);
     if (std::exchange(c.steered, false)) unsteer(c.tuple);
 }
 
 void TcpEngine::stay_in_ring(TcpConnection& c, Instant now) {
     c.leaving = false;
+    if (c.text_tag) lane_->hold_text(c.text_tag, false);
     c.steered = steer(c.tuple, -1).ok();
     release_hold(c, now);
 }
@@ -412,6 +415,7 @@ bool TcpEngine::input_unusual(Packet& frame, Tcp4View& view, Instant now) {
 void TcpEngine::to_connection(TcpConnection& c, Received& r, Instant now) {
     tcp::Actions actions;
     if (r.seg.payload_len) c.pushed = (r.seg.flags & tcp::kPsh) != 0;
+    if (c.text_way) tcp::renew_ack(c.tcb, r.seg);
     const tcp::Verdict verdict = tcp::segment_arrives(c.tcb, r.seg, now, actions);
     // What was answered instead of taken counts too.
     if (verdict.reason != DropReason::none) drops_.add(verdict.reason);

@@ -59,9 +59,12 @@ bool first_time(std::atomic<uint64_t>* bits, uint16_t number) {
 
 constexpr int kEstablished = 1;  // enum of linux/net/tcp_states.h
 
+// What the kernel says of its connection.
 struct Totals {
     bool established = false;
-    uint64_t written = 0, received = 0;  // bytes of text by the kernel's connection
+    uint64_t written = 0, received = 0;  // bytes of text
+    Duration srtt{}, rttvar{};
+    uint32_t cwnd = 0;  // segments
 };
 
 Totals totals(int fd) {
@@ -74,6 +77,9 @@ Totals totals(int fd) {
     t.established = info.tcpi_state == kEstablished;
     t.written = info.tcpi_bytes_sent - info.tcpi_bytes_retrans + info.tcpi_notsent_bytes;
     t.received = info.tcpi_bytes_received;
+    t.srtt = Duration::micros(info.tcpi_rtt);
+    t.rttvar = Duration::micros(info.tcpi_rttvar);
+    t.cwnd = info.tcpi_snd_cwnd;
     return t;
 }
 
@@ -342,6 +348,7 @@ void TcpSocket::accepted_by(ShmPeerId from, const ShmMessage& m) {
         say(ShmWord::refuse);
         return cross_broken();
     }
+    done.text = text_tag();
     (void)ShmPeers::send(peer, done);
 }
 
@@ -355,7 +362,20 @@ void TcpSocket::committed_by(ShmPeerId from, const ShmMessage& m) {
         if (cross_.load(std::memory_order_relaxed) == Cross::settling) cross_broken();
         return;
     }
-    (void)ShmPeers::send(from, ShmMessage::about(ShmWord::go, tuple));
+    set_text_to(m.text);
+    ShmMessage go = ShmMessage::about(ShmWord::go, tuple);
+    go.text = text_tag();
+    (void)ShmPeers::send(from, go);
+}
+
+uint32_t TcpSocket::text_tag() {
+    const ConnectionLease lease(shard_);
+    return connection_->text_tag;
+}
+
+void TcpSocket::set_text_to(uint32_t tag) {
+    const ConnectionLease lease(shard_);
+    TcpEngine::set_text_to(*connection_, tag);
 }
 
 // Into the ring; `theirs` has the other side's numbers.
@@ -388,6 +408,11 @@ bool TcpSocket::enter_ring(const ShmMessage& theirs, bool held) {
     s.peer_mss = kLargestSegment;
     s.scaling = true;
     s.snd_wscale = s.rcv_wscale = 7;
+    // Text past the segments measures nothing: who asks is told what the kernel had seen.
+    const Totals seen = totals(fd());
+    s.srtt = seen.srtt;
+    s.rttvar = seen.rttvar;
+    s.cwnd = std::min(seen.cwnd, 1024u) * kLargestSegment;
     TcpPath path;
     path.resolved = true;
     path.ifindex = shard->ifindex();
@@ -407,6 +432,7 @@ bool TcpSocket::enter_ring(const ShmMessage& theirs, bool held) {
     TcpConnection* const c = *made;
     c->neighbor = crossing_->peer;
     c->held = held;
+    shard->tcp().open_text(*c);
     Epoll::leave_kernel(*this);
     connection_ = c;
     screen_connection();
@@ -473,6 +499,7 @@ void TcpSocket::shm_said(ShmPeerId from, const ShmMessage& m, int memory) {
         case ShmWord::go:
             if (in_ring) {
                 const ConnectionLease lease(shard_);
+                TcpEngine::set_text_to(*connection_, m.text);
                 if (connection_->held && !connection_->leaving)
                     shard_->tcp().release_hold(*connection_, monotonic_now());
             }
@@ -584,8 +611,7 @@ class Sink final : public ShmSink {
             tcp.shm_said(from, m, memory);
         });
         if (found) return;
-        if (m.word == ShmWord::go || m.word == ShmWord::refuse)
-            return orphan_hears(from, tuple, m.word);
+        if (m.word == ShmWord::go || m.word == ShmWord::refuse) return orphan_hears(from, tuple, m);
         ShmMessage answer = ShmMessage::about(ShmWord::refuse, tuple);
         if (m.word == ShmWord::offer || m.word == ShmWord::accept)
             return (void)ShmPeers::send(from, answer);
@@ -604,14 +630,14 @@ class Sink final : public ShmSink {
 
   private:
     // Closed by the program, but not over.
-    static void orphan_hears(ShmPeerId from, const FlowTuple& tuple, ShmWord word) {
+    static void orphan_hears(ShmPeerId from, const FlowTuple& tuple, const ShmMessage& m) {
         shm::ShmRing* ring = nullptr;
         Shard* const shard = Runtime::shm_shard(&ring);
         if (shard == nullptr) return;
         LeaseGuard lease(shard->lease());
         TcpConnection* const c = shard->tcp().find(tuple);
         if (c == nullptr || c->neighbor != from || !c->held || c->leaving) return;
-        if (word == ShmWord::go) return shard->tcp().release_hold(*c, monotonic_now());
+        if (m.word == ShmWord::go) return shard->tcp().release_hold(*c, monotonic_now());
         if (c->owner != nullptr) return;
         if (const int twin = held_port(c->orphan_token); twin >= 0) reset_twin(twin);
         shard->tcp().forget(*c, monotonic_now());

@@ -120,20 +120,26 @@ bool leave(Leaving l, Reason why, const ShmMessage* request, int memory, Left&& 
     if (given >= 0) sys::close(given);
     bool whole = error != ETIMEDOUT && (said.unread == 0 || given >= 0);
     if (whole && (theirs.flags & ShmMessage::kGone)) {
-        // Nobody could put into the kernel what this side's program has not read yet.
-        if (!mine.unread.empty()) {
-            LeaseGuard lease(l.shard.lease());
+        // Nobody could put into the kernel what this side's program has not read yet, or what came after it was asked.
+        LeaseGuard lease(l.shard.lease());
+        if (!mine.unread.empty() || l.shard.tcp().has_unread_text(l.c)) {
             l.shard.tcp().stay_in_ring(l.c, monotonic_now());
+            l.shard.drain();
             l.shard.tcp().peers_gone([&](const FlowTuple& t) { return t == tuple; },
                                      monotonic_now());
             return false;
         }
     } else if (whole) {
-        const uint32_t skip = uint32_t(Seq{theirs.seq} - mine.first);
-        whole = skip <= mine.to_send.size() && theirs.unread <= kMostUnread;
+        const Seq expected{theirs.seq};
+        whole = expected <= mine.s.snd_end && theirs.unread <= kMostUnread;
         std::vector<uint8_t> text(whole ? theirs.unread : 0);
         whole = whole && (text.empty() || read_memory(their_memory, {text.data(), text.size()}));
+        if (whole && expected < mine.first) {
+            LeaseGuard lease(l.shard.lease());
+            whole = l.shard.tcp().unread_text(l.c, expected, mine.first, text);
+        }
         if (whole) {
+            const uint32_t skip = expected < mine.first ? 0 : uint32_t(expected - mine.first);
             text.insert(text.end(), mine.to_send.begin() + skip, mine.to_send.end());
             whole = write_twin(l.fd, {text.data(), text.size()});
         }

@@ -248,10 +248,18 @@ class TcpTransfer final : public WaitTarget {
         const Instant now = monotonic_now();
         t.cfg.cork = s.cork;
         if (t.out.room() == 0 || socket_.options_.poll_on_send) shard_->poll();
+        const bool direct = socket_.connection_->text_to != 0 && !(s.flags & (MSG_OOB | MSG_MORE));
         bool any = false;
         while (s.done < s.wanted && t.can_send()) {
             iovec step[IovCursor::kStep];
             const unsigned count = s.cursor.fill(step);
+            if (const size_t n = direct ? engine.send_text(*socket_.connection_, step, count,
+                                                           count < IovCursor::kStep, now)
+                                        : 0) {
+                s.cursor.advance(n);
+                s.done += n;
+                continue;
+            }
             tcp::Actions actions;
             const size_t n = tcp::write(t, step, count, now, actions);
             if (n == 0) break;

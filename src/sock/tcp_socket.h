@@ -267,6 +267,8 @@ class TcpSocket final : public Socket {
     bool read_names();
     bool drain_twin(uint64_t written);
     void say(ShmWord word);
+    uint32_t text_tag();
+    void set_text_to(uint32_t tag);
     void choose_numbers();
     void offered_by(uint64_t from);
     void accept_offer();

@@ -32,8 +32,11 @@ MOVED = 6000
 ENDS = {"both": (True, True), "client": (True, False), "server": (False, True)}
 
 
+VERSION = 2  # src/dev/shm/layout.h
+
+
 def door(port, slot):
-    return f"\0vma.shm.1.tcp.{port}.{slot}"
+    return f"\0vma.shm.{VERSION}.tcp.{port}.{slot}"
 
 
 def mapped(pid):
@@ -57,11 +60,11 @@ class Stranger:
         with open(os.memfd_create("pair", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "wb", buffering=0) as memory:
             total = 4096 + 2 * self.RING
             os.posix_fallocate(memory.fileno(), 0, total)
-            memory.write(struct.pack("<QIIQ", 0x52494E474D53484C, 1, self.RING, total))
+            memory.write(struct.pack("<QIIQ", 0x52494E474D53484C, VERSION, self.RING, total))
             fcntl.fcntl(memory, 1033, 1 | 2 | 4)  # F_ADD_SEALS: seal, shrink, grow
             bell = ctypes.CDLL(None).timerfd_create(1, os.O_NONBLOCK | os.O_CLOEXEC)
             cookie = struct.unpack("<Q", self.socket.getsockopt(socket.SOL_SOCKET, 71, 8))[0]  # SO_NETNS_COOKIE
-            hello = struct.pack("<QIIQQQII", 0x564D4173686D68, 1, 1, 47, 11, cookie, 0, 0)
+            hello = struct.pack("<QIIQQQII", 0x564D4173686D68, VERSION, 1, 47, 11, cookie, 0, 0)
             socket.send_fds(self.socket, [hello], [memory.fileno(), bell])
             os.close(bell)
         welcome, fds = socket.recv_fds(self.socket, 100, 2)[:2]
@@ -253,10 +256,12 @@ class Smoke(OneHost):
         serve.expect("ready")
         call = self.python(self.a, "shm_talk.py", "call", LO, port, "echo", 3000, 64, start=True, env=quiet())
 
+        heard = 0
         for noise in (b"", b"x", b"\0" * 48, os.urandom(48), os.urandom(4000)):
             stranger = eventually(lambda: self.at_door(port, 2), 10) if call.running() else None
             if not stranger:
                 break
+            heard += 1
             read, write = os.pipe()
             with contextlib.suppress(OSError):
                 socket.send_fds(stranger, [noise or b"y"], [read, write])
@@ -264,6 +269,7 @@ class Smoke(OneHost):
             os.close(read)
             os.close(write)
             stranger.close()
+        self.assertGreater(heard, 0, "the server has no name")
         self.assertEqual((call.wait(30), serve.wait(30)), (0, 0), call.out + serve.out)
 
 

@@ -1,5 +1,6 @@
 #include "dev/shm/direction.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -65,7 +66,7 @@ void Outbound::open(uint8_t* records, ConsumerWords& words, uint32_t ring_bytes)
     ring_bytes_ = ring_bytes;
 }
 
-int Outbound::push(const TxFrame& f) {
+int Outbound::push_record(const TxFrame& f, uint8_t flags) {
     if (fault_ != Fault::none) return ENETDOWN;
     const uint32_t length = uint32_t(f.head.size()) + f.payload_len, span = record_span(length);
     if (span > room() && (!look_for_room() || span > room()))
@@ -73,14 +74,38 @@ int Outbound::push(const TxFrame& f) {
     const uint64_t mask = ring_bytes_ - 1;
     uint8_t* const at = records_ + (produced_ & mask);
     if (!copy_frame(f, length, at + kWordBytes)) return EINVAL;
-    Record record{length, f.gso == Gso::none ? uint16_t(0) : f.gso_size, 0};
-    if (f.csum_start != 0) record.flags |= kChecksumVouched;
+    const Record record{length, f.gso == Gso::none ? uint16_t(0) : f.gso_size, flags};
     const uint64_t next = produced_ + span;
     __atomic_store_n(reinterpret_cast<uint64_t*>(records_ + (next & mask)), uint64_t(0),
                      __ATOMIC_RELAXED);
     __atomic_store_n(reinterpret_cast<uint64_t*>(at), word_of(record), __ATOMIC_RELEASE);
     produced_ = next;
     return 0;
+}
+
+bool Outbound::copy_text(uint32_t tag, Seq from, Seq until, std::vector<uint8_t>& out) const {
+    for (uint64_t at = consumed_; at != produced_ && from < until;) {
+        const uint8_t* const place = records_ + (at & (ring_bytes_ - 1));
+        Record record;
+        if (!parse_word(__atomic_load_n(reinterpret_cast<const uint64_t*>(place), __ATOMIC_RELAXED),
+                        record))
+            return false;
+        at += record_span(record.length);
+        if (at > produced_) return false;
+        if (!(record.flags & kText)) continue;
+        TextHead head;
+        std::memcpy(&head, place + kWordBytes, sizeof head);
+        const uint32_t bytes = record.length - uint32_t(sizeof head);
+        const Seq seq = head.seq;
+        if (head.name() != tag || seq + bytes <= from || seq >= until) continue;
+        if (from < seq) return false;  // a hole
+        const uint32_t skip = uint32_t(from - seq),
+                       n = std::min(bytes - skip, uint32_t(until - from));
+        const uint8_t* const text = place + kWordBytes + sizeof head + skip;
+        out.insert(out.end(), text, text + n);
+        from += n;
+    }
+    return !(from < until);
 }
 
 bool Outbound::look_for_room() {
@@ -110,6 +135,14 @@ void Inbound::open(const uint8_t* records, ConsumerWords& words, uint32_t ring_b
     mask_ = ring_bytes - 1;
 }
 
+uint32_t Inbound::next_text() const {
+    Record record;
+    if (!parse_word(load(), record) || !(record.flags & kText)) return 0;
+    TextHead head;
+    std::memcpy(&head, records_ + (at_ & mask_) + kWordBytes, sizeof head);
+    return head.name();
+}
+
 Inbound::Took Inbound::take(PacketPool& pool, Packet& out) {
     if (fault_ != Fault::none) return Took::fault;
     const uint64_t word = load();
@@ -129,6 +162,7 @@ Inbound::Took Inbound::take(PacketPool& pool, Packet& out) {
     p->len = record.length;
     p->meta.gso_size = record.gso_size;
     p->meta.checksum_good = (record.flags & kChecksumVouched) != 0;
+    p->meta.flow_tag = record.flags & kText;
     at_ = next;
     // Each store of the position costs the producer's core a miss when it looks for room, so not after every frame.
     if (at_ - published_ > mask_ / 8) publish();

@@ -7,7 +7,9 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
+#include "base/seq.h"
 #include "dev/ring.h"
 #include "dev/shm/layout.h"
 #include "pkt/pool.h"
@@ -29,7 +31,14 @@ class Outbound {
 
     // Copies one frame, whose size has been checked (kLeastFrameBytes to kMostFrameBytes). EAGAIN: no room yet; EINVAL: the
     // payload is shorter than payload_len; ENETDOWN: fault(). Nothing is seen of a frame that was not taken.
-    int push(const TxFrame& frame);
+    int push(const TxFrame& frame) {
+        return push_record(frame, frame.csum_start != 0 ? kChecksumVouched : 0);
+    }
+    // The same for text: the head is a TextHead, the payload 1 to TextLane::kMostBytes.
+    int push_text(const TxFrame& text) { return push_record(text, kText); }
+    // Text for `tag` with numbers in [from, until) that the consumer may not have read, appended to `out`. False: some of it is
+    // not there any more, or the neighbour has written over it.
+    bool copy_text(uint32_t tag, Seq from, Seq until, std::vector<uint8_t>& out) const;
     // After one or more push(): is the consumer asleep, and not called yet?
     bool must_ring();
     Fault fault() const { return fault_; }
@@ -40,6 +49,7 @@ class Outbound {
     }
 
   private:
+    int push_record(const TxFrame& record, uint8_t flags);
     uint32_t room() const { return ring_bytes_ - kRecordAlign - uint32_t(produced_ - consumed_); }
     bool look_for_room();
 
@@ -58,8 +68,11 @@ class Inbound {
 
     bool pending() const { return load() != 0; }
     enum class Took : uint8_t { frame, nothing, no_memory, fault };
-    // The next frame as a packet of the pool. no_memory: the frame stays for later.
+    // The next record as a packet of the pool. no_memory: it stays for later. Of text the packet has the TextHead, and a
+    // PacketMeta::flow_tag that is not 0.
     Took take(PacketPool& pool, Packet& out);
+    // Of the next record, if it is text: its tag; else 0. Nothing to rely on: the neighbour may change it.
+    uint32_t next_text() const;
 
     // Gives all that was read back to the producer, and asks for the bell. The caller then fences (seq_cst) and sleeps only if
     // nothing is pending().

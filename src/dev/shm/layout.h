@@ -4,7 +4,8 @@
 //   4096         records from the opener to the joiner, ring_bytes
 //   4096 + n     records from the joiner to the opener, ring_bytes
 //
-// A record is one frame: a word that says what it is, then the frame's bytes; records begin at multiples of kRecordAlign. The
+// A record is one frame, or text of a stream behind its TextHead (dev/text_lane.h): a word that says what it is, then the
+// bytes; records begin at multiples of kRecordAlign. The
 // word is stored last, at once, with release order: a record is there or it is not. Before it stores a word the producer
 // clears the place of the next one, so that whoever waits reads zero there until the next record is complete, and never old
 // bytes of a frame. So there is no producer's position to share: who waits for a frame waits on the line that brings it.
@@ -16,10 +17,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "dev/text_lane.h"
+
 namespace vma::shm {
 
 inline constexpr uint64_t kMagic = 0x52494e47'4d53484cull;
-inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kVersion = 2;
 
 inline constexpr uint32_t kLeastRingBytes =
     256 * 1024;  // a frame fits beside what is read and not given back yet
@@ -72,7 +75,9 @@ constexpr uint64_t total_bytes(uint32_t ring_bytes) {
 
 // The L4 checksum field holds the pseudo-header sum only: nothing can have happened to the bytes on the way.
 inline constexpr uint8_t kChecksumVouched = 1;
-inline constexpr uint8_t kKnownFlags = kChecksumVouched;
+// No frame: a TextHead and text.
+inline constexpr uint8_t kText = 2;
+inline constexpr uint8_t kKnownFlags = kChecksumVouched | kText;
 
 struct Record {
     uint32_t length = 0;    // of the frame
@@ -91,8 +96,11 @@ constexpr bool parse_word(uint64_t word, Record& out) {
     out.length = uint32_t(word & 0xffffff);
     out.flags = uint8_t(word >> 24);
     out.gso_size = uint16_t(word >> 32);
-    return word >> 48 == kWordMark && out.length >= kLeastFrameBytes &&
-           out.length <= kMostFrameBytes && (out.flags & ~kKnownFlags) == 0;
+    if (word >> 48 != kWordMark || (out.flags & ~kKnownFlags) != 0) return false;
+    if (!(out.flags & kText))
+        return out.length >= kLeastFrameBytes && out.length <= kMostFrameBytes;
+    return out.flags == kText && out.gso_size == 0 && out.length > sizeof(TextHead) &&
+           out.length <= sizeof(TextHead) + TextLane::kMostBytes;
 }
 // Bytes that the record of a frame takes.
 constexpr uint32_t record_span(uint32_t frame_bytes) {

@@ -44,6 +44,15 @@ class Pair {
         if (error == ENETDOWN) break_off(out_.fault());
         return error;
     }
+    int push_text(const TxFrame& text) {
+        if (state_ != PairState::open) return ENETDOWN;
+        const int error = out_.push_text(text);
+        if (error == ENETDOWN) break_off(out_.fault());
+        return error;
+    }
+    bool copy_text(uint32_t tag, Seq from, Seq until, std::vector<uint8_t>& out) const {
+        return state_ == PairState::open && out_.copy_text(tag, from, until, out);
+    }
     // Would push() take any frame? Also true when it would say ENETDOWN.
     bool has_room() {
         return state_ != PairState::open || out_.has_room() || out_.fault() != Fault::none;
@@ -62,6 +71,7 @@ class Pair {
         if (took == Inbound::Took::fault) break_off(in_.fault());
         return took;
     }
+    uint32_t next_text() const { return state_ == PairState::broken ? 0 : in_.next_text(); }
     uint32_t waiting() const { return state_ == PairState::broken ? 0 : in_.waiting(); }
     void fall_asleep() {
         if (state_ != PairState::broken) in_.fall_asleep();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <new>
 
 #include "base/sys.h"
@@ -121,7 +122,7 @@ Result<PairId> ShmRing::add_pair(PairParts parts, std::string* why) {
     place.order = uint16_t(listed_);
     order_[listed_++] = number;
     heat(number);
-    return uint64_t(place.generation) << 32 | number;
+    return id_of(place);
 }
 
 void ShmRing::remove_pair(PairId id) {
@@ -228,10 +229,29 @@ bool ShmRing::admitted(const Packet& packet, const Place& place) {
     return true;
 }
 
+bool ShmRing::admitted_text(Packet& packet, const Place& place) {
+    TextHead head;
+    std::memcpy(&head, packet->data, sizeof head);
+    const Text* const text = text_of(head.name());
+    if (text == nullptr || text->from != id_of(place)) {
+        not_steered_.add(1);
+        return false;
+    }
+    packet->meta.flow_tag = head.name();
+    return true;
+}
+
+bool ShmRing::next_is_held(const Place& place) const {
+    const Text* const text = text_of(place.pair->next_text());
+    return text && text->held && text->from == id_of(place);
+}
+
 unsigned ShmRing::take_from(Place& place, std::span<Packet> out, bool* no_memory) {
     unsigned n = 0, looks = 0;
     // Dropped frames count as looks, so that a neighbour who sends only those gets no more than his turn.
     while (n < out.size() && looks++ < kTurn) {
+        if (held_texts_ > 0 && next_is_held(place)) [[unlikely]]
+            return n;
         Packet packet;
         switch (place.pair->take(*config_.pool, packet)) {
             case Inbound::Took::nothing:
@@ -248,7 +268,8 @@ unsigned ShmRing::take_from(Place& place, std::span<Packet> out, bool* no_memory
         }
         place.quiet = 0;
         ++taken_;
-        if (!admitted(packet, place)) continue;
+        if (packet->meta.flow_tag ? !admitted_text(packet, place) : !admitted(packet, place))
+            continue;
         packet->meta.ifindex = config_.ifindex;
         rx_frames_.add(1);
         rx_bytes_.add(packet->len);
@@ -338,6 +359,84 @@ unsigned ShmRing::send(std::span<const TxFrame> frames, int* why) {
     }
     call(to);
     return n;
+}
+
+// ---- text
+
+uint32_t ShmRing::open_text(const FlowKey& key, void* owner) {
+    const uint64_t from = text_way(key);
+    if (from == 0 || owner == nullptr) return 0;
+    uint32_t tag;
+    if (!free_texts_.empty()) {
+        tag = free_texts_.back();
+        free_texts_.pop_back();
+    } else {
+        if (texts_.size() >= kMostTexts) return 0;
+        texts_.emplace_back();
+        free_texts_.reserve(texts_.capacity());  // close_text() needs no memory
+        tag = uint32_t(texts_.size());
+    }
+    texts_[tag - 1] = {from, owner, false};
+    return tag;
+}
+
+void ShmRing::close_text(uint32_t tag) {
+    Text* const text = text_of(tag);
+    if (text == nullptr) return;
+    hold_text(tag, false);
+    *text = {};
+    free_texts_.push_back(tag);
+}
+
+void ShmRing::hold_text(uint32_t tag, bool hold) {
+    Text* const text = text_of(tag);
+    if (text == nullptr || text->held == hold) return;
+    text->held = hold;
+    held_texts_ += hold ? 1 : -1;
+}
+
+bool ShmRing::has_text(uint32_t tag) const {
+    const Text* const text = text_of(tag);
+    const Place* const place = text ? place_of(text->from) : nullptr;
+    return place && place->pair->next_text() == tag;
+}
+
+void* ShmRing::text_owner(uint32_t tag) const {
+    const Text* const text = text_of(tag);
+    return text ? text->owner : nullptr;
+}
+
+uint64_t ShmRing::text_way(const FlowKey& key) const {
+    const uint32_t* const number = route_of(routes_, pack(key));
+    return number ? id_of(places_[*number]) : 0;
+}
+
+int ShmRing::send_text(uint64_t way, TextHead head, const iovec* text, unsigned count,
+                       uint32_t bytes) {
+    Place* const place = place_of(way);
+    if (place == nullptr) return ENETDOWN;
+    TxFrame record;
+    record.head = {reinterpret_cast<const uint8_t*>(&head), sizeof head};
+    record.payload = text;
+    record.payload_count = uint16_t(count);
+    record.payload_len = bytes;
+    const PairState before = place->pair->state();
+    const int error = place->pair->push_text(record);
+    if (error) [[unlikely]] {
+        if (error == EAGAIN) pushed_back_.add(1);
+        if (place->pair->state() != before) broke(*place);
+        return error;
+    }
+    tx_frames_.add(1);
+    tx_bytes_.add(sizeof head + bytes);
+    call(place->pair.get());
+    return 0;
+}
+
+bool ShmRing::unread_text(uint64_t way, uint32_t tag, Seq from, Seq until,
+                          std::vector<uint8_t>& out) const {
+    const Place* const place = place_of(way);
+    return place && place->pair->copy_text(tag, from, until, out);
 }
 
 void ShmRing::call(Pair* pair) {

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/own_fd.h"
 #include "dev/ring.h"
@@ -40,7 +41,7 @@ struct ShmCounters {
     uint64_t pushed_back = 0;     // frames refused because the neighbour's ring was full
 };
 
-class ShmRing final : public Ring {
+class ShmRing final : public Ring, public TextLane {
   public:
     static constexpr unsigned kMostPairs = 256;  // two own descriptors each, see kMaxOwnFds
 
@@ -80,6 +81,19 @@ class ShmRing final : public Ring {
     using Ring::steer;
     // Takes the route of exactly this tuple along.
     void unsteer(const FlowKey& key) override;
+
+    // ---- TextLane
+    uint32_t open_text(const FlowKey& key, void* owner) override;
+    void close_text(uint32_t tag) override;
+    void hold_text(uint32_t tag, bool hold) override;
+    bool has_text(uint32_t tag) const override;
+    void* text_owner(uint32_t tag) const override;
+    uint64_t text_way(const FlowKey& key) const override;
+    int send_text(uint64_t way, TextHead head, const iovec* text, unsigned count,
+                  uint32_t bytes) override;
+    bool unread_text(uint64_t way, uint32_t tag, Seq from, Seq until,
+                     std::vector<uint8_t>& out) const override;
+
     int wake_fd() const override { return sleep_set_.fd(); }
     bool arm() override;
     void disarm() override;
@@ -104,6 +118,13 @@ class ShmRing final : public Ring {
         uint32_t quiet = 0;  // looks in a row that found nothing
         uint16_t order = 0;  // where in order_
     };
+    // Whom text is for; the tag is the place in texts_, and one.
+    struct Text {
+        PairId from = 0;  // 0: a free place
+        void* owner = nullptr;
+        bool held = false;
+    };
+    static constexpr uint32_t kMostTexts = 1 << 20;
     static constexpr unsigned kColdLooks = 8;    // cold pairs looked at by one recv()
     static constexpr uint32_t kCoolAfter = 256;  // empty looks
     static constexpr unsigned kTurn = 4;  // frames of one pair before the next one has its turn
@@ -112,6 +133,16 @@ class ShmRing final : public Ring {
     Place* place_of(PairId id) const;
     unsigned take_from(Place& place, std::span<Packet> out, bool* no_memory);
     bool admitted(const Packet& packet, const Place& place);
+    bool admitted_text(Packet& packet, const Place& place);
+    bool next_is_held(const Place& place) const;
+    PairId id_of(const Place& place) const {
+        return uint64_t(place.generation) << 32 | uint32_t(&place - places_.get());
+    }
+    Text* text_of(uint32_t tag) const {
+        return tag - 1 < texts_.size() && texts_[tag - 1].from != 0
+                   ? const_cast<Text*>(&texts_[tag - 1])
+                   : nullptr;
+    }
     void look_at_cold();
     void broke(Place& place);
     void deafen(const Pair& pair);
@@ -135,6 +166,9 @@ class ShmRing final : public Ring {
     uint64_t taken_ = 0;  // records, with those that were dropped
     FlowTable steered_;   // value: unused
     FlowTable routes_;    // value: place
+    std::vector<Text> texts_;
+    std::vector<uint32_t> free_texts_;  // tags that were given back
+    unsigned held_texts_ = 0;
     Count rx_frames_, rx_bytes_, tx_frames_, tx_bytes_, tx_refused_, wakeups_;
     Count not_a_flow_, foreign_source_, not_steered_, broken_pairs_, bells_rung_, pushed_back_;
 };

@@ -76,6 +76,18 @@ Verdict segment_arrives_slow(Tcb& t, SegView& seg, Instant now, Actions& out);
 // Answer to a segment that belongs to no connection (RFC 9293 section 3.10.7.1). False for a RST: no answer.
 bool reset_for(const SegView& seg, SegmentHead& out);
 
+// ---- text past the segments (direct_text.cc), on a path that loses and reorders nothing
+
+// How many bytes could leave so now; 0: none, what is written takes the usual way.
+uint32_t direct_room(const Tcb& t);
+// They have; n <= direct_room().
+void sent_directly(Tcb& t, uint32_t n, Instant now);
+// Text came so: seq, payload_len, payload_offset and packet of `seg` are set. As segment_arrives().
+Verdict direct_text_arrives(Tcb& t, SegView& seg, Instant now, Actions& out);
+// A segment of such a connection, before segment_arrives(): its acknowledgement may have left before text that counts as
+// acknowledged was read. Its window then begins where that text ends.
+void renew_ack(const Tcb& t, SegView& seg);
+
 // ---- segments out (output.cc)
 
 // The next segment to put on the wire, already accounted as sent (a frame that the ring then loses is a lost segment).

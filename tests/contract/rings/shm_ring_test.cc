@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 
 #include <csignal>
+#include <cstring>
 #include <random>
 
 #include "dev/shm/shm_ring.h"
@@ -83,6 +84,66 @@ int send_now(ShmRing& ring, Frame& f) {
     int why = 0;
     const TxFrame t = f.plain();
     return ring.send({&t, 1}, &why) == 1 ? 0 : why;
+}
+
+// Text of a stream: by tag, from the pair that the flow's route names, and from no other.
+TEST(ShmRing, TextIsForWhoOpenedItsTag) {
+    Node victim(1), a(2), b(3);
+    const Joined with_a = join(victim, a), with_b = join(victim, b);
+    FlowKey flow;
+    flow.local = {victim.addr, kPort};
+    flow.remote = {a.addr, kPort};
+    flow.protocol = IPPROTO_TCP;
+    int owner = 0, other = 0;
+    EXPECT_EQ(victim.ring->open_text(flow, &owner), 0u) << "no route";
+    ASSERT_TRUE(victim.ring->route(flow, with_a.a));
+    const uint32_t tag = victim.ring->open_text(flow, &owner);
+    const uint32_t second = victim.ring->open_text(flow, &other);
+    ASSERT_NE(tag, 0u);
+    ASSERT_NE(second, tag);
+    EXPECT_EQ(victim.ring->text_way(flow), with_a.a);
+    const auto send = [&](ShmRing& ring, PairId way, uint32_t to, const char* text) {
+        const iovec bytes{const_cast<char*>(text), std::strlen(text)};
+        return ring.send_text(way, {to, Seq{5}}, &bytes, 1, uint32_t(bytes.iov_len));
+    };
+    EXPECT_EQ(send(*a.ring, with_a.b, tag, "good"), 0);
+    EXPECT_EQ(send(*b.ring, with_b.b, tag, "in another's name"), 0);
+    EXPECT_EQ(send(*a.ring, with_a.b, 99, "for nobody"), 0);
+    EXPECT_EQ(send(*a.ring, with_a.b, TextHead::kPushed, "tag 0"), 0);
+    Packet got[8];
+    ASSERT_EQ(victim.ring->recv(got), 1u);
+    EXPECT_EQ(victim.ring->text_owner(got[0]->meta.flow_tag), &owner);
+    EXPECT_EQ(got[0]->len, sizeof(TextHead) + 4);
+    EXPECT_EQ(victim.ring->shm_counters().not_steered, 3u);
+
+    // Held: neither it nor what is behind it is read; others are.
+    victim.ring->hold_text(tag, true);
+    EXPECT_FALSE(victim.ring->has_text(tag));
+    EXPECT_EQ(send(*a.ring, with_a.b, tag, "waits"), 0);
+    EXPECT_EQ(send(*a.ring, with_a.b, second, "behind"), 0);
+    EXPECT_EQ(send(*b.ring, with_b.b, 98, "dropped"), 0);
+    EXPECT_EQ(victim.ring->recv(got), 0u);
+    EXPECT_TRUE(victim.ring->has_text(tag));
+    EXPECT_EQ(victim.ring->shm_counters().not_steered, 4u);
+    std::vector<uint8_t> back;
+    EXPECT_TRUE(a.ring->unread_text(with_a.b, tag, Seq{5}, Seq{9}, back));
+    victim.ring->hold_text(tag, false);
+    ASSERT_EQ(victim.ring->recv(got), 2u);
+    EXPECT_EQ(victim.ring->text_owner(got[1]->meta.flow_tag), &other);
+
+    // Closed while held: what waited is dropped, and its neighbours go on. The tag is used again.
+    victim.ring->hold_text(tag, true);
+    EXPECT_EQ(send(*a.ring, with_a.b, tag, "too late"), 0);
+    victim.ring->close_text(tag);
+    EXPECT_EQ(send(*a.ring, with_a.b, second, "behind"), 0);
+    ASSERT_EQ(victim.ring->recv(got), 1u);
+    EXPECT_EQ(victim.ring->text_owner(tag), nullptr);
+    EXPECT_EQ(victim.ring->shm_counters().not_steered, 5u);
+    EXPECT_EQ(victim.ring->open_text(flow, &owner), tag);
+    victim.ring->close_text(tag);
+    victim.ring->close_text(tag);
+    EXPECT_EQ(send(*a.ring, with_a.a + 77, second, "no such pair"), ENETDOWN);
+    for (Packet& p : got) p.reset();
 }
 
 TEST(ShmRing, RoutesSayWhoSpeaksForWhat) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <random>
@@ -342,6 +343,87 @@ TEST(ShmDirection, AWordThatChangesIsReadOnce) {
         ASSERT_EQ(two, Took::frame);
         ASSERT_TRUE(first->len == kShort || first->len == kLong);
         EXPECT_EQ(second->len, first->len == kShort ? 100u : 101u);
+    }
+}
+
+// ---- text
+
+TxFrame text_of(const TextHead& head, const iovec& bytes) {
+    TxFrame t;
+    t.head = {reinterpret_cast<const uint8_t*>(&head), sizeof head};
+    t.payload = &bytes;
+    t.payload_count = 1;
+    t.payload_len = uint32_t(bytes.iov_len);
+    return t;
+}
+
+TEST(ShmDirection, TextIsTakenWithItsHeadAndCanBeHadBackUntilItsPlaceIsUsedAgain) {
+    Way way;
+    std::string stream;
+    uint32_t seq = 0xffffff00;  // over the end of the numbers
+    const uint32_t first = seq;
+    for (uint32_t i = 0; i < 40; ++i) {
+        const std::string piece(1 + i * 37 % 300, char('a' + i % 26));
+        const TextHead head{7u | (i % 2 ? TextHead::kPushed : 0), Seq{seq}};
+        ASSERT_EQ(way.out.push_text(text_of(head, {const_cast<char*>(piece.data()), piece.size()})),
+                  0);
+        const TextHead other{8, Seq{seq}};
+        ASSERT_EQ(way.out.push_text(text_of(other, {const_cast<char*>("zzz"), 3})), 0);
+        Numbered frame(i, 60, 54, 1);
+        ASSERT_EQ(way.out.push(frame.frame), 0);
+        seq += uint32_t(piece.size());
+        stream += piece;
+    }
+    const auto back = [&](uint32_t from, uint32_t until, bool there = true) {
+        std::vector<uint8_t> out;
+        EXPECT_EQ(way.out.copy_text(7, Seq{from}, Seq{until}, out), there) << from - first;
+        return std::string(out.begin(), out.end());
+    };
+    EXPECT_EQ(back(first, seq), stream);
+    EXPECT_EQ(back(first + 1000, seq - 5), stream.substr(1000, stream.size() - 1005));
+    EXPECT_EQ(back(seq, seq), "");
+    back(first, seq + 1, false);
+    back(first - 1, seq, false);
+
+    std::string taken;
+    for (unsigned i = 0; i < 120; ++i) {
+        const uint32_t next = way.in.next_text();
+        Packet p;
+        ASSERT_EQ(way.in.take(way.pool, p), Took::frame);
+        ASSERT_EQ(p->meta.flow_tag != 0, i % 3 != 2);
+        EXPECT_EQ(next, i % 3 == 2 ? 0u : i % 3 == 0 ? 7u : 8u);
+        if (i % 3 != 0) continue;
+        TextHead head;
+        std::memcpy(&head, p->data, sizeof head);
+        EXPECT_EQ(head.seq.v, first + uint32_t(taken.size()));
+        EXPECT_EQ((head.tag & TextHead::kPushed) != 0, i / 3 % 2 == 1);
+        taken.append(reinterpret_cast<const char*>(p->data) + sizeof head, p->len - sizeof head);
+    }
+    EXPECT_EQ(taken, stream);
+    EXPECT_EQ(back(first, seq), stream) << "the producer has not used the room yet";
+    way.in.fall_asleep();
+    Numbered large(1, kMostFrameBytes, 54, 1);
+    while (way.out.push(large.frame) == 0) {
+    }
+    back(first, seq, false);
+}
+
+TEST(ShmDirection, TextThatWasWrittenOverIsNotBelieved) {
+    for (uint64_t bad :
+         {uint64_t{0}, UINT64_MAX, word_of({60000, 0, kText}), word_of({8, 0, kText}),
+          word_of({100, 1, kText}), word_of({100, 0, kText | kChecksumVouched})}) {
+        Way way;
+        const TextHead head{7, Seq{0}};
+        ASSERT_EQ(way.out.push_text(text_of(head, {const_cast<char*>("abcdefgh"), 8})), 0);
+        ASSERT_EQ(way.out.push_text(text_of({7, Seq{8}}, {const_cast<char*>("ijkl"), 4})), 0);
+        *way.word(0) = bad;
+        std::vector<uint8_t> out;
+        EXPECT_FALSE(way.out.copy_text(7, Seq{0}, Seq{12}, out)) << std::hex << bad;
+        if (bad == 0) continue;
+        Packet p;
+        const bool sane =
+            bad == word_of({60000, 0, kText});  // of the right kind: its own stream is garbage
+        EXPECT_EQ(way.in.take(way.pool, p), sane ? Took::frame : Took::fault) << std::hex << bad;
     }
 }
 

@@ -162,7 +162,7 @@ const Case kOfBoth[] = {
     {[](Forged& f) { f.bytes = 16; }, EPROTO, "another size"},
     {[](Forged& f) { f.bytes--; }, EPROTO, "another size"},
     {[](Forged& f) { f.bytes++; }, EPROTO, "another size"},
-    {[](Forged& f) { f.message.version = 2, f.bytes += 40; }, EPROTONOSUPPORT, "version is 2"},
+    {[](Forged& f) { f.message.version = 3, f.bytes += 40; }, EPROTONOSUPPORT, "version is 3"},
     {[](Forged& f) { f.message.version = 0, f.bytes = 16; }, EPROTONOSUPPORT, "version is 0"},
     {[](Forged& f) { f.message.reserved = 1; }, EPROTO, "reserved"},
     {[](Forged& f) { f.message.kind = 0; }, EPROTO, "not a"},
