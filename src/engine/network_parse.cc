@@ -124,7 +124,7 @@ std::optional<Interface> parse_link(const Message& m) {
         const Attributes<IFLA_VLAN_MAX + 1> vlan(info[IFLA_INFO_DATA]);
         i.vlan_id = value_or<uint16_t>(vlan[IFLA_VLAN_ID], 0);
         const auto flags =
-            value_or<ifla_vlan_flags>(vlan[IFLA_VLAN_FLAGS], {VLAN_FLAG_REORDER_HDR, 0});
+            value_or<ifla_vlan_flags>(vlan[IFLA_VLAN_FLAGS], {});  // not told when there is none
         i.tagged = !(flags.flags & VLAN_FLAG_REORDER_HDR);
     }
     i.ignore_linkdown_routes = inet_conf(a[IFLA_AF_SPEC], kConfIgnoreLinkdown) != 0;

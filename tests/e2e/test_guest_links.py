@@ -48,9 +48,9 @@ class LinkCase(KindCase):
 class Vlan(LinkCase):
     """Tagged by the kernel's VLAN interface, whose ring sees frames without."""
 
-    def vlan(self):
+    def vlan(self, more=""):
         for space, host in ((self.a, 1), (self.b, 2)):
-            self.do(space, f"ip link add link {space.dev} name v.100 type vlan id 100", f"ip address add 198.18.60.{host}/24 dev v.100",
+            self.do(space, f"ip link add link {space.dev} name v.100 type vlan id 100 {more}", f"ip address add 198.18.60.{host}/24 dev v.100",
                     "ip link set v.100 up")
             self.undo(space, "ip link del v.100")
         return "198.18.60.2"
@@ -60,6 +60,10 @@ class Vlan(LinkCase):
         self.ring_carries(address)
         self.datagrams(address)
         self.ring_carries(self.b.ip)  # the card itself, at the same time
+
+    def test_header_not_reordered(self):
+        """Programs on the interface see frames with their tag, behind which the hook finds no header: the kernel's."""
+        self.kernel_carries(self.vlan("reorder_hdr off"))
 
 
 class Above(LinkCase):

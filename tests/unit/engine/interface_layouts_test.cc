@@ -72,7 +72,9 @@ class Host {
         if (*l.kind) info.put_text(IFLA_INFO_KIND, l.kind);
         if (l.vlan_id) {
             const ifla_vlan_flags flags{l.vlan_flags, ~0u};
-            data.put(IFLA_VLAN_ID, l.vlan_id).put(IFLA_VLAN_FLAGS, flags);
+            data.put(IFLA_VLAN_ID, l.vlan_id);
+            if (l.vlan_flags)
+                data.put(IFLA_VLAN_FLAGS, flags);  // as the kernel: none, no attribute
             info.put(IFLA_INFO_DATA, data);
         }
         if (*l.port_kind) info.put_text(IFLA_INFO_SLAVE_KIND, l.port_kind);
@@ -185,11 +187,13 @@ TEST(InterfaceLayouts, VlansHaveRingsOfTheirOwn) {
 TEST(InterfaceLayouts, AVlanWhoseFramesKeepTheirTagIsTheKernels) {
     Host host = server();
     host.link(2, "eth0").address(2, 1);
-    host.link(3, "eth0.100",
-              {.kind = "vlan", .parent = 2, .vlan_id = 100, .vlan_flags = VLAN_FLAG_GVRP})
-        .address(3, 2);
-    EXPECT_EQ(host.way_to(1), "eth0 ring");
-    EXPECT_EQ(host.way_to(2), "eth0.100 kernel");
+    for (const uint32_t flags : {0u, uint32_t(VLAN_FLAG_GVRP)}) {
+        Host with = host;
+        with.link(3, "eth0.100", {.kind = "vlan", .parent = 2, .vlan_id = 100, .vlan_flags = flags})
+            .address(3, 2);
+        EXPECT_EQ(with.way_to(1), "eth0 ring");
+        EXPECT_EQ(with.way_to(2), "eth0.100 kernel") << flags;
+    }
 }
 
 TEST(InterfaceLayouts, BondsAndTeamsAreTheKernels) {
