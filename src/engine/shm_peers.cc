@@ -222,7 +222,8 @@ void drop(State& s, size_t i) {
     sys::epoll_ctl(s.set.fd(), EPOLL_CTL_DEL, gone->channel.fd(), nullptr);
     for (const Unsaid& u : gone->unsaid) close_memory(u.memory);
     if (gone->port) s.vain.push_back({gone->port, gone->slot, monotonic_now() + kLeaveAlone});
-    if (gone->abroad.port && !gone->forgotten)
+    // Of one that was a neighbour this says nothing about others who accept there.
+    if (gone->abroad.port && gone->state != Peer::State::open)
         s.asked_abroad.push_back({gone->abroad, monotonic_now() + kLeaveAlone});
     if (gone->introduction && !gone->forgotten) s.abroad.forget(gone->introduction);
     const ShmPeerId id = uint64_t(s.places[i].generation) << 32 | (i + 1);
