@@ -1,5 +1,5 @@
 // Neighbours in other network namespaces (dev/shm/introduction.h): this process's link to who introduces it to them, which is the broker
-// of the host by its policy (docs/decisions/0025-neighbours-abroad.md). Without one there are none.
+// of the host by its policy (docs/decisions/0031-neighbours-abroad.md). Without one there are none.
 //
 // Internal thread only, but for publish(). A question waits for its answer, kAnswer at most; then the link is given up, and made anew
 // at the earliest after kJoinAgain.
