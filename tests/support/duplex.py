@@ -9,7 +9,7 @@ import socket
 import struct
 import threading
 
-LIMIT = 20 * float(os.environ.get("VMA_TEST_SLOW", "1"))  # seconds that any one step may take
+LIMIT = int(20 * float(os.environ.get("VMA_TEST_SLOW", "1")))  # seconds that any one step may take
 FIRST = 100_000  # bytes that are echoed before a test begins with its subject
 
 
