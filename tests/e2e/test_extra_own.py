@@ -214,10 +214,10 @@ class Ordered(Own):
         print(f"seed {seed}")
         self.udp.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
         self.udp.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self.a.dev.encode())
-        program = self.start("ordered")
-        # A packet waits for the processor that sent it: from two of them they could pass each other.
+        # One processor for both ends: what two send (the kernel sends a segment where its acknowledgement came) could pass each other.
         self.addCleanup(os.sched_setaffinity, 0, os.sched_getaffinity(0))
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        program = self.start("ordered")
         streams = [self.tcp.accept()[0] for _ in range(2)]
         for s in streams:
             self.addCleanup(s.close)

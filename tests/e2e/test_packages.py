@@ -15,7 +15,8 @@ PACKAGES = ["libvma", "libvma-dev", "libvma-softhca", "libvma-utils", "vmad"]
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 PRELOAD = {"LD_PRELOAD": "libvma.so"}  # by its name: the loader finds it in the root's /usr
 # What apt and dpkg write for themselves, and the copy that groupadd makes of the former state: the group vma stays, as Debian has it.
-NOT_COMPARED = ("etc/gshadow-", "proc", "sys", "dev", "packages", "var/cache", "var/log", "var/lib/apt", "var/lib/dpkg")
+# run/adduser is the lock of adduser, a dependency that comes and goes with ours.
+NOT_COMPARED = ("etc/gshadow-", "proc", "sys", "dev", "packages", "run/adduser", "var/cache", "var/log", "var/lib/apt", "var/lib/dpkg")
 
 
 class Installed:
